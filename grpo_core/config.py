@@ -1,0 +1,480 @@
+"""The numbers of a run: one frozen, checked object per section of params.yaml.
+
+Every field is documented where it stands, and params.yaml repeats the first sentence beside the value (a test holds the two
+together). `parse_sections` is the only way in: it refuses unknown keys (naming the nearest valid one), wrong types and values out
+of range before anything is spent.
+"""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run: says where, which value, which rule and what to do."""
+
+
+def require(condition: bool, where: str, value: object, rule: str) -> None:
+    """Raise `ConfigError` unless `condition`: the field `where` holds `value` but must `rule`."""
+    if not condition:
+        raise ConfigError(f"{where} must {rule}, got {value!r}")
+
+
+def require_at_least(section: str, config: object, minimum: float, *names: str) -> None:
+    """Raise `ConfigError` unless every named field of `config` is at least `minimum`."""
+    for name in names:
+        value = getattr(config, name)
+        require(value >= minimum, f"{section}.{name}", value, f"be at least {minimum}")
+
+
+def require_positive(section: str, config: object, *names: str) -> None:
+    """Raise `ConfigError` unless every named field of `config` is above zero."""
+    for name in names:
+        value = getattr(config, name)
+        require(value > 0, f"{section}.{name}", value, "be above 0")
+
+
+def require_fraction(section: str, config: object, *names: str) -> None:
+    """Raise `ConfigError` unless every named field of `config` lies in [0, 1]."""
+    for name in names:
+        value = getattr(config, name)
+        require(0 <= value <= 1, f"{section}.{name}", value, "lie between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    path: str = ""
+    """Hugging Face folder or hub name of the starting model; empty builds the small embedded one."""
+    hidden_size: int = 128
+    """Width of the embedded model (its sizes are read only when `path` is empty)."""
+    num_layers: int = 2
+    """Transformer blocks of the embedded model."""
+    num_heads: int = 4
+    """Attention heads of the embedded model; divides `hidden_size`."""
+    intermediate_size: int = 256
+    """Width of the embedded model's feed-forward layers."""
+    context_length: int = 128
+    """Longest prompt plus completion of the embedded model, in tokens."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Precision the weights are held in, for policy and reference alike."""
+    device: str = "auto"
+    """Where models live: `auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
+    num_threads: int = 2
+    """CPU threads of torch; results are reproducible to the bit only at the same number."""
+    seed: int = 0
+    """Seed of the embedded model's first weights."""
+
+    def __post_init__(self) -> None:
+        require_positive("model", self, "hidden_size", "num_layers", "num_heads", "intermediate_size", "context_length", "num_threads")
+        require(self.hidden_size % self.num_heads == 0, "model.num_heads", self.num_heads, f"divide model.hidden_size ({self.hidden_size})")
+        require((self.hidden_size // self.num_heads) % 2 == 0, "model.num_heads", self.num_heads, "leave an even head width (rotary positions turn pairs)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromptsConfig:
+    path: str = ""
+    """JSONL, CSV or Parquet file of prompts; empty generates the embedded addition task."""
+    heldout_path: str = ""
+    """A second file whose rows are all held-out (a published test set); empty takes held-out rows from `path`."""
+    task: str = "addition"
+    """Name written into the `task` column when the file has none."""
+    prompt_column: str = "prompt"
+    """Column with the prompt: text, or a list of {role, content} messages."""
+    answer_column: str = "answer"
+    """Column with the reference answer."""
+    answer_pattern: str = ""
+    """Regular expression whose first group is cut out as the answer (GSM8K: `#### (.+)`); empty takes the column whole."""
+    id_column: str = "id"
+    """Column with the user's own ids, if the file has it (they must be unique)."""
+    split_column: str = "split"
+    """Column that names the split (`sft`, `train`, `select`, `heldout`), if the file has it; else splits are made by hash."""
+    difficulty_column: str = "difficulty"
+    """Column with a difficulty, number or text, if the file has it."""
+    completion_column: str = "completion"
+    """Column with demonstrations for supervised fine-tuning, if the file has it."""
+    template: str = "{prompt}"
+    """Wrapped around every text prompt; must hold `{prompt}` once."""
+    chat: bool = False
+    """Send text prompts through the model's chat template as one user message."""
+    system_prompt: str = ""
+    """System message put before chat prompts; empty adds none."""
+    max_tokens: int = 64
+    """Longest prompt in tokens, after template and chat template; a longer one is an error."""
+    sft_fraction: float = 0.55
+    """Share of prompts kept for supervised fine-tuning when splits are made by hash."""
+    select_fraction: float = 0.025
+    """Share of prompts that choose between checkpoints during training (never trained on)."""
+    heldout_fraction: float = 0.055
+    """Share of prompts kept for the final evaluation (never looked at before); the rest is `train`."""
+    num_generated: int = 10_000
+    """How many prompts the embedded task generates."""
+    num_digits: int = 3
+    """Digits of each addend in the embedded task."""
+    seed: int = 0
+    """Seed of generation and of the split hash."""
+
+    def __post_init__(self) -> None:
+        require_positive("prompts", self, "max_tokens", "num_generated", "num_digits")
+        require_fraction("prompts", self, "sft_fraction", "select_fraction", "heldout_fraction")
+        total = self.sft_fraction + self.select_fraction + self.heldout_fraction
+        require(total < 1, "prompts.sft_fraction + select_fraction + heldout_fraction", total, "stay below 1: the rest is the train split")
+        require(self.template.count("{prompt}") == 1, "prompts.template", self.template, "hold {prompt} exactly once")
+        require(self.chat or not self.system_prompt, "prompts.system_prompt", self.system_prompt, "be empty unless prompts.chat is true")
+        require(self.path != "" or self.heldout_path == "", "prompts.heldout_path", self.heldout_path, "be empty when prompts.path is")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SftConfig:
+    steps: int = 800
+    """Optimizer steps of supervised fine-tuning; 0 goes straight from the starting model to GRPO (R1-Zero)."""
+    batch_size: int = 48
+    """Demonstrations a step."""
+    micro_batch_size: int = 48
+    """Demonstrations in memory at once; splitting never changes the gradient."""
+    learning_rate: float = 3e-3
+    """Peak learning rate of AdamW (cosine decay)."""
+    final_learning_rate_fraction: float = 0.1
+    """The cosine ends at this share of the peak."""
+    warmup_steps: int = 20
+    """Steps of linear warm-up."""
+    adam_beta1: float = 0.9
+    """AdamW's decay of the gradient mean."""
+    adam_beta2: float = 0.99
+    """AdamW's decay of the squared gradient."""
+    weight_decay: float = 0.01
+    """AdamW's weight decay."""
+    max_grad_norm: float = 1.0
+    """Gradients are scaled down to this norm."""
+    seed: int = 0
+    """Seed of the order of demonstrations."""
+
+    def __post_init__(self) -> None:
+        require_at_least("sft", self, 0, "steps", "warmup_steps", "weight_decay")
+        require_positive("sft", self, "batch_size", "micro_batch_size", "learning_rate", "max_grad_norm")
+        require_fraction("sft", self, "final_learning_rate_fraction", "adam_beta1", "adam_beta2")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RolloutConfig:
+    engine: Literal["local"] = "local"
+    """What draws completions: `local` is this package's sampler."""
+    temperature: float = 1.0
+    """Sampling temperature in training; logprobs are those of the tempered distribution."""
+    max_new_tokens: int = 44
+    """Longest completion in tokens; a completion cut there is `truncated`."""
+    batch_size: int = 128
+    """Completions decoded side by side."""
+
+    def __post_init__(self) -> None:
+        require_positive("rollout", self, "temperature", "max_new_tokens", "batch_size")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GrpoConfig:
+    steps: int = 80
+    """Rollout batches (each sampled from the newest policy, then learned from)."""
+    prompts_per_step: int = 16
+    """Prompts in a rollout batch; completions = prompts_per_step × group_size."""
+    group_size: int = 8
+    """Completions of one prompt that are compared with each other (G)."""
+    minibatches_per_rollout: int = 2
+    """Optimizer steps a pass over a rollout batch; whole groups are shuffled into them by seed."""
+    updates_per_rollout: int = 1
+    """Passes over a rollout batch."""
+    micro_batch_size: int = 64
+    """Completions in memory at once during an update; splitting never changes the gradient."""
+    learning_rate: float = 1e-4
+    """Learning rate of AdamW."""
+    warmup_steps: int = 5
+    """Rollout batches of linear warm-up."""
+    adam_beta1: float = 0.9
+    """AdamW's decay of the gradient mean."""
+    adam_beta2: float = 0.99
+    """AdamW's decay of the squared gradient."""
+    weight_decay: float = 0.0
+    """AdamW's weight decay."""
+    max_grad_norm: float = 1.0
+    """The gradient's norm is clipped here before every optimizer step."""
+    loss: Literal["grpo", "dapo", "dr_grpo"] = "grpo"
+    """Preset of objective, aggregation, KL estimator and advantage scaling."""
+    objective: Literal["preset", "clip"] = "preset"
+    """Policy objective; `preset` takes the one of `loss`."""
+    aggregation: Literal["preset", "sequence_mean", "token_mean", "constant"] = "preset"
+    """How token losses become one number; `preset` takes the one of `loss`."""
+    aggregation_length: int = 0
+    """Divisor of `constant` aggregation in tokens; 0 takes rollout.max_new_tokens."""
+    kl_estimator: Literal["preset", "k1", "k2", "k3", "k3_ratio"] = "preset"
+    """KL term of the loss; `preset` takes the one of `loss`."""
+    advantage_scale: Literal["preset", "std", "none"] = "preset"
+    """Whether centred rewards are divided by the group's standard deviation; `preset` takes the one of `loss`."""
+    clip_low: float = 0.2
+    """Ratios below 1 - clip_low give no gradient to a negative advantage."""
+    clip_high: float = 0.2
+    """Ratios above 1 + clip_high give no gradient to a positive advantage (DAPO: 0.28)."""
+    beta: float = 0.01
+    """Weight of the KL to the reference (the starting weight when it is controlled); 0 needs no reference pass."""
+    kl_control: Literal["fixed", "threshold", "pid"] = "fixed"
+    """How beta moves: `fixed`, `threshold` (×1.5 above, ÷1.5 long below) or `pid` on a target."""
+    kl_statistic: Literal["token_mean", "sequence_sum"] = "token_mean"
+    """The rollout's KL that the controller reads, in nats a token or nats a completion."""
+    kl_upper: float = 0.5
+    """`threshold`: above this KL beta is multiplied by 1.5."""
+    kl_lower: float = 0.05
+    """`threshold`: below this KL for kl_patience steps beta is divided by 1.5, once kl_upper was ever exceeded."""
+    kl_patience: int = 5
+    """`threshold`: steps below kl_lower before beta falls."""
+    kl_target: float = 0.1
+    """`pid`: the KL to hold."""
+    kl_proportional: float = 0.1
+    """`pid`: gain on the relative error of KL."""
+    kl_integral: float = 0.01
+    """`pid`: gain on the summed relative error."""
+    kl_derivative: float = 0.0
+    """`pid`: gain on the change of the relative error."""
+    advantage_clip: float = 2.0
+    """Advantages are clipped to ± this at the end of the schedule; 0 clips nothing."""
+    advantage_clip_start: float = 2.0
+    """Advantages are clipped to ± this at step 1 (1.5 when early rewards are noisy)."""
+    advantage_clip_steps: int = 0
+    """Steps over which the clip moves linearly from start to end; 0 uses advantage_clip throughout."""
+    mask_truncated: bool = False
+    """Leave truncated completions out of the loss (they stay in their group's baseline)."""
+    length_penalty: float = 0.0
+    """Weight of the penalty (length - length_target)² taken off the reward."""
+    length_target: int = 0
+    """Completion length in tokens that the length penalty asks for."""
+    eval_every: int = 10
+    """Steps between evaluations on the `select` split; 0 never evaluates in training."""
+    checkpoint_every: int = 10
+    """Steps between checkpoints (one is always written at the end)."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept in the work folder."""
+    seed: int = 0
+    """Seed of prompt order, sampling and minibatch shuffling."""
+
+    def __post_init__(self) -> None:
+        counts = (
+            "steps",
+            "prompts_per_step",
+            "minibatches_per_rollout",
+            "updates_per_rollout",
+            "micro_batch_size",
+            "checkpoint_every",
+            "keep_checkpoints",
+            "kl_patience",
+        )
+        require_at_least("grpo", self, 1, *counts)
+        require(self.group_size >= 2, "grpo.group_size", self.group_size, "be at least 2: an advantage compares a completion with others of its group")
+        require_positive("grpo", self, "learning_rate", "max_grad_norm", "clip_high", "kl_target")
+        require(0 < self.clip_low < 1, "grpo.clip_low", self.clip_low, "lie between 0 and 1 (both excluded)")
+        require_at_least(
+            "grpo",
+            self,
+            0,
+            "warmup_steps",
+            "weight_decay",
+            "beta",
+            "kl_lower",
+            "advantage_clip",
+            "advantage_clip_start",
+            "advantage_clip_steps",
+            "length_penalty",
+            "length_target",
+            "eval_every",
+            "aggregation_length",
+            "kl_proportional",
+            "kl_integral",
+            "kl_derivative",
+        )
+        require_fraction("grpo", self, "adam_beta1", "adam_beta2")
+        require(self.kl_upper > self.kl_lower, "grpo.kl_upper", self.kl_upper, f"be above grpo.kl_lower ({self.kl_lower})")
+        require(
+            self.prompts_per_step % self.minibatches_per_rollout == 0,
+            "grpo.minibatches_per_rollout",
+            self.minibatches_per_rollout,
+            f"divide grpo.prompts_per_step ({self.prompts_per_step}): a minibatch is made of whole groups",
+        )
+        require(
+            self.kl_control == "fixed" or self.beta > 0, "grpo.beta", self.beta, f"be above 0 when grpo.kl_control is {self.kl_control}: it multiplies beta"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeldoutEvalConfig:
+    metric: str = "exact_answer"
+    """Reward function whose value of 1 counts as a correct answer."""
+    max_prompts: int = 512
+    """Most held-out prompts evaluated (chosen by hash, so always the same ones)."""
+    max_select_prompts: int = 128
+    """Most `select` prompts evaluated during training."""
+    samples_per_prompt: int = 4
+    """Completions a prompt at temperature, for mean@k and pass@k (k is this number)."""
+    temperature: float = 1.0
+    """Temperature of those completions (the greedy pass has none)."""
+    bootstrap_resamples: int = 10_000
+    """Resamples of the paired bootstrap for the difference."""
+    seed: int = 0
+    """Seed of evaluation sampling and of the bootstrap (a stream apart from training)."""
+
+    def __post_init__(self) -> None:
+        require_at_least("heldout_eval", self, 1, "max_prompts", "max_select_prompts", "samples_per_prompt")
+        require_at_least("heldout_eval", self, 100, "bootstrap_resamples")
+        require_positive("heldout_eval", self, "temperature")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlindReviewConfig:
+    num_pairs: int = 30
+    """Held-out prompts shown with one completion of the policy and one of the reference."""
+    num_control_pairs: int = 4
+    """Extra pairs with two completions of the same model, to measure the reviewers."""
+    seed: int = 0
+    """Seed of the choice of prompts, of the order and of the sides."""
+
+    def __post_init__(self) -> None:
+        require_at_least("blind_review_set", self, 1, "num_pairs")
+        require_at_least("blind_review_set", self, 0, "num_control_pairs")
+
+
+def _default_rewards() -> dict[str, float]:
+    return {"exact_answer": 1.0, "answer_format": 0.1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Everything one experiment reads, section by section."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The starting model and the machine it runs on."""
+    prompts: PromptsConfig = field(default_factory=PromptsConfig)
+    """Where prompts come from, how they are wrapped and split."""
+    sft: SftConfig = field(default_factory=SftConfig)
+    """Supervised fine-tuning on demonstrations."""
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    """How completions are drawn."""
+    rewards: Mapping[str, float] = field(default_factory=_default_rewards)
+    """Reward function (a built-in's name or `package.module:function`) → weight in the sum."""
+    grpo: GrpoConfig = field(default_factory=GrpoConfig)
+    """The training loop and its loss."""
+    heldout_eval: HeldoutEvalConfig = field(default_factory=HeldoutEvalConfig)
+    """The evidence: evaluation on prompts never trained on."""
+    blind_review_set: BlindReviewConfig = field(default_factory=BlindReviewConfig)
+    """Pairs for people to judge."""
+
+    def __post_init__(self) -> None:
+        require(len(self.rewards) > 0, "rewards", dict(self.rewards), "name at least one reward function")
+        if self.model.path == "":
+            needed = self.prompts.max_tokens + self.rollout.max_new_tokens
+            require(
+                needed <= self.model.context_length,
+                "prompts.max_tokens + rollout.max_new_tokens",
+                needed,
+                f"fit in model.context_length ({self.model.context_length}); lower one of the two or raise the context",
+            )
+
+
+SHARED_SECTIONS = ("model", "prompts", "sft")
+"""Sections that every experiment shares: they make the one starting point, so an experiment cannot override them."""
+SECTIONS = tuple(f.name for f in fields(RunConfig))
+
+T = TypeVar("T")
+
+
+def nearest(name: str, valid: list[str]) -> str:
+    """A hint naming the valid key nearest to `name`, or all of them when none is near."""
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"valid keys: {', '.join(sorted(valid))}"
+
+
+def _typed(where: str, value: object, expected: Any) -> object:
+    """`value` as the field type `expected`; ints are accepted for floats, nothing else is converted."""
+    if get_origin(expected) is Literal:
+        options = list(get_args(expected))
+        if value not in options:
+            raise ConfigError(f"{where} must be one of {', '.join(map(repr, options))}, got {value!r}: {nearest(str(value), [str(o) for o in options])}")
+        return value
+    if expected is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    matches = isinstance(value, expected) and not (expected in (int, float) and isinstance(value, bool))
+    if not matches:
+        hint = " (write numbers without quotes)" if expected in (int, float) and isinstance(value, str) else ""
+        raise ConfigError(f"{where} must be of type {expected.__name__}, got {value!r} of type {type(value).__name__}{hint}")
+    if expected is float and (value != value or value in (float("inf"), float("-inf"))):
+        raise ConfigError(f"{where} must be a finite number, got {value!r}")
+    return value
+
+
+def parse_section(cls: type[T], section: str, values: object) -> T:
+    """The section object of class `cls` from plain `values`; every key must be a field, every field may be left out."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{section} must be a mapping of keys to values, got {values!r}")
+    hints = get_type_hints(cls)
+    for key in values:
+        if key not in hints:
+            raise ConfigError(f"unknown key {section}.{key}: {nearest(str(key), list(hints))}")
+    return cls(**{key: _typed(f"{section}.{key}", value, hints[key]) for key, value in values.items()})
+
+
+def _parse_rewards(values: object) -> Mapping[str, float]:
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"rewards must map reward functions to weights, got {values!r}")
+    return types.MappingProxyType({str(name): float(str(_typed(f"rewards.{name}", weight, float))) for name, weight in values.items()})
+
+
+def parse_sections(values: object) -> RunConfig:
+    """The whole configuration from a mapping of sections, as read from params.yaml without `experiments`."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"the parameters must be a mapping of sections, got {values!r}")
+    for key in values:
+        if key not in SECTIONS:
+            raise ConfigError(f"unknown section {key!r}: {nearest(str(key), list(SECTIONS))}")
+    parsed: dict[str, Any] = {}
+    for f in fields(RunConfig):
+        if f.name not in values:
+            continue
+        if f.name == "rewards":
+            parsed[f.name] = _parse_rewards(values[f.name])
+        else:
+            assert f.default_factory is not MISSING
+            parsed[f.name] = parse_section(f.default_factory, f.name, values[f.name])  # type: ignore[arg-type]
+    return RunConfig(**parsed)
+
+
+def resolve_experiments(params: object) -> dict[str, RunConfig]:
+    """Experiment name → its configuration: the base sections with the experiment's overrides laid over them, key by key."""
+    if not isinstance(params, Mapping):
+        raise ConfigError(f"the parameters must be a mapping of sections, got {params!r}")
+    base = {name: section for name, section in params.items() if name != "experiments"}
+    parse_sections(base)
+    experiments = params.get("experiments")
+    if not isinstance(experiments, Mapping) or not experiments:
+        raise ConfigError(f"experiments must map at least one name to its overrides ({{}} for none), got {experiments!r}")
+    resolved = {}
+    for name, overrides in experiments.items():
+        if not str(name).replace("_", "").replace("-", "").isalnum():
+            raise ConfigError(f"experiments.{name}: a name is made of letters, digits, '-' and '_'")
+        if not isinstance(overrides, Mapping):
+            raise ConfigError(f"experiments.{name} must map sections to overrides ({{}} for none), got {overrides!r}")
+        sections = dict(base)
+        for section, values in overrides.items():
+            if section in SHARED_SECTIONS:
+                raise ConfigError(f"experiments.{name}.{section}: all experiments share {', '.join(SHARED_SECTIONS)}; change the section itself instead")
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"experiments.{name}.{section} must be a mapping of keys to values, got {values!r}")
+            merged = values if section == "rewards" else {**base.get(section, {}), **values}
+            sections[section] = merged
+        try:
+            resolved[str(name)] = parse_sections(sections)
+        except ConfigError as error:
+            raise ConfigError(f"experiments.{name}: {error}") from error
+    return resolved
+
+
+def section_values(config: RunConfig, section: str) -> dict[str, Any]:
+    """One section as plain values, every field written out, ready for JSON."""
+    value = getattr(config, section)
+    return dict(value) if isinstance(value, Mapping) else asdict(value)

@@ -1,0 +1,132 @@
+"""The same questions to every model: greedy and sampled answers, accuracies with intervals, and the paired difference."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import polars as pl
+import torch
+
+from grpo_core.config import HeldoutEvalConfig, RolloutConfig
+from grpo_core.logprobs import completion_logprobs
+from grpo_core.models import LanguageModel
+from grpo_core.randomness import generator
+from grpo_core.rewards import load_reward
+from grpo_core.rollout import RolloutBatch, draw, score_batch
+from grpo_core.statistics import paired_bootstrap, pass_at_k, wilson
+from grpo_core.token_batch import token_batch
+
+CORRECT = 1.0
+"""A completion is correct when the metric's reward function gives at least this."""
+
+
+def evaluation_prompts(prompts: pl.DataFrame, split: str, most: int) -> pl.DataFrame:
+    """Up to `most` prompts of `split`, chosen by their content hash: the same ones every time, whatever else the table holds."""
+    return prompts.filter(pl.col("split") == split).sort("prompt_id").head(most)
+
+
+def evaluate(
+    language_model: LanguageModel,
+    prompts: pl.DataFrame,
+    *,
+    name: str,
+    samples: int,
+    config: HeldoutEvalConfig,
+    rollout: RolloutConfig,
+    weights: Mapping[str, float],
+    on_batch: Callable[[int], None] = lambda completions: None,
+) -> pl.DataFrame:
+    """One row a completion of the model called `name`: a greedy one a prompt (`decoding` greedy), and `samples` at temperature.
+
+    Random numbers depend on (seed, prompt, sample) alone: every model answers with the same ones, and training never sees them.
+    """
+    load_reward(config.metric)
+    parts = []
+    for decoding, size, temperature in (("greedy", 1, 0.0), ("sample", samples, config.temperature)):
+        if size == 0:
+            continue
+        batch = draw(
+            language_model,
+            prompts,
+            step=0,
+            group_size=size,
+            temperature=temperature,
+            max_new_tokens=rollout.max_new_tokens,
+            batch_size=rollout.batch_size,
+            stream=(config.seed, "evaluation"),
+            on_batch=on_batch,
+        )
+        parts.append(_rows(batch, name, decoding, config.metric, weights))
+    return pl.concat(parts)
+
+
+def _rows(batch: RolloutBatch, name: str, decoding: str, metric: str, weights: Mapping[str, float]) -> pl.DataFrame:
+    scores = score_batch(batch, {**weights, metric: weights.get(metric, 0.0)})
+    count, size = len(batch.prompts), batch.group_size
+    return pl.DataFrame(
+        {
+            "model": [name] * (count * size),
+            "prompt_id": batch.per_completion(batch.prompts["prompt_id"].to_list()),
+            "decoding": [decoding] * (count * size),
+            "sample_index": pl.Series(list(range(size)) * count, dtype=pl.Int32),
+            "text": batch.texts,
+            "raw_text": batch.raw_texts,
+            "prompt_token_ids": pl.Series(batch.per_completion(batch.prompt_token_ids), dtype=pl.List(pl.Int32)),
+            "token_ids": pl.Series([c.token_ids for c in batch.completions], dtype=pl.List(pl.Int32)),
+            "sampling_logprobs": pl.Series([c.logprobs for c in batch.completions], dtype=pl.List(pl.Float32)),
+            "length": pl.Series([len(c.token_ids) for c in batch.completions], dtype=pl.Int32),
+            "finish_reason": [c.finish_reason for c in batch.completions],
+            "correct": [value is not None and value >= CORRECT for value in scores.by_function[metric]],
+            "reward": pl.Series(scores.totals, dtype=pl.Float64),
+        }
+    )
+
+
+@torch.inference_mode()
+def kl_to_reference(reference: LanguageModel, rows: pl.DataFrame, *, temperature: float, batch_size: int) -> tuple[float, float]:
+    """KL(policy‖reference) in nats a token and nats a completion, estimated on the policy's sampled `rows` (mean of k1)."""
+    tokens, total = 0, 0.0
+    for part in rows.iter_slices(batch_size):
+        batch = token_batch(part["prompt_token_ids"].to_list(), part["token_ids"].to_list(), reference.model.device)
+        logprobs = completion_logprobs(reference.model, batch, temperature)
+        total += sum(map(sum, part["sampling_logprobs"].to_list())) - float(logprobs.masked_fill(~batch.mask, 0.0).double().sum())
+        tokens += int(batch.mask.sum())
+    return total / max(tokens, 1), total / max(len(rows), 1)
+
+
+def summarise(rows: pl.DataFrame, models: Sequence[str], config: HeldoutEvalConfig) -> dict[str, Any]:
+    """The evidence in numbers: per model greedy accuracy (Wilson), mean@k, pass@k and length; `second - first` paired by prompt.
+
+    `models` are (baseline, candidate), as they are called in `rows`. Keys carry the model's name: `policy_accuracy_low`.
+    """
+    by_prompt = {name: _per_prompt(rows.filter(pl.col("model") == name)) for name in models}
+    baseline, candidate = (by_prompt[name] for name in models)
+    assert baseline["prompt_id"].equals(candidate["prompt_id"])
+    k = config.samples_per_prompt
+    summary: dict[str, Any] = {"num_prompts": len(baseline), "samples_per_prompt": k, "metric": config.metric, "temperature": config.temperature}
+    for name, table in by_prompt.items():
+        accuracy = wilson(int(table["greedy"].sum()), len(table))
+        passes = [pass_at_k(k, round(mean * k), k) for mean in table["mean_at_k"]]
+        summary |= {
+            f"{name}_accuracy": accuracy.estimate,
+            f"{name}_accuracy_low": accuracy.low,
+            f"{name}_accuracy_high": accuracy.high,
+            f"{name}_mean_at_k": table["mean_at_k"].mean(),
+            f"{name}_pass_at_k": sum(passes) / len(passes),
+            f"{name}_mean_length": table["length"].mean(),
+            f"{name}_truncated_fraction": table["truncated"].mean(),
+        }
+    for prefix, column in (("difference", "greedy"), ("mean_at_k_difference", "mean_at_k")):
+        interval = paired_bootstrap(
+            baseline[column].to_list(), candidate[column].to_list(), resamples=config.bootstrap_resamples, generator=generator(config.seed, "bootstrap", column)
+        )
+        summary |= {prefix: interval.estimate, f"{prefix}_low": interval.low, f"{prefix}_high": interval.high}
+    return summary
+
+
+def _per_prompt(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row a prompt, in prompt_id order: greedy correctness, share of samples correct, greedy length and truncation."""
+    greedy = rows.filter(pl.col("decoding") == "greedy").select(
+        "prompt_id", pl.col("correct").cast(pl.Float64).alias("greedy"), "length", (pl.col("finish_reason") == "length").alias("truncated")
+    )
+    sampled = rows.filter(pl.col("decoding") == "sample").group_by("prompt_id").agg(pl.col("correct").mean().alias("mean_at_k"))
+    return greedy.join(sampled, on="prompt_id", how="left").sort("prompt_id")

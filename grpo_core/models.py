@@ -1,0 +1,104 @@
+"""Models as folders: build the embedded one, load any other, switch dropout off for good, tell two sets of weights apart."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from grpo_core.addition import addition_tokenizer
+from grpo_core.config import ModelConfig
+from grpo_core.tokenization import eos_ids, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageModel:
+    """A model, its tokenizer and the ids that end its completions. Dropout is off: p is 0, also in train() mode."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: frozenset[int]
+    dropout: Mapping[str, float]
+    """The dropout fields its configuration came with, written back when it is saved."""
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is a GPU when torch sees one; anything else is taken as it is named."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"model.device is {device!r} but torch sees no GPU: use 'auto' or 'cpu'")
+    return torch.device(device)
+
+
+def start_model(config: ModelConfig) -> LanguageModel:
+    """What supervised fine-tuning starts from: the model at `config.path`, or a freshly initialised small Llama."""
+    if config.path:
+        return load_model(config.path, config)
+    tokenizer = addition_tokenizer()
+    torch.manual_seed(config.seed)
+    llama = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_heads,
+        intermediate_size=config.intermediate_size,
+        max_position_embeddings=config.context_length,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(llama).to(dtype=getattr(torch, config.dtype), device=resolve_device(config.device))
+    return LanguageModel(model, tokenizer, frozenset({llama.eos_token_id}), {})
+
+
+def load_model(path: str | Path, config: ModelConfig) -> LanguageModel:
+    """The causal language model and tokenizer at `path` (a folder or a hub name), in `config`'s precision and place."""
+    dropout, settings = _without_dropout(AutoConfig.from_pretrained(path))
+    model = AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=getattr(torch, config.dtype))
+    tokenizer = load_tokenizer(path)
+    return LanguageModel(model.to(resolve_device(config.device)), tokenizer, frozenset(eos_ids(tokenizer, model)), dropout)
+
+
+def freeze(language_model: LanguageModel) -> LanguageModel:
+    """The same model without gradients: a reference."""
+    language_model.model.requires_grad_(False)
+    return language_model
+
+
+def save_model(language_model: LanguageModel, folder: Path) -> None:
+    """A Hugging Face folder that transformers and vLLM load as it is: weights, configuration (dropout as it was) and tokenizer."""
+    model = language_model.model
+    zeros = {name: getattr(model.config, name) for name in language_model.dropout}
+    for name, value in language_model.dropout.items():
+        setattr(model.config, name, value)
+    model.save_pretrained(folder)
+    for name, value in zeros.items():
+        setattr(model.config, name, value)
+    language_model.tokenizer.save_pretrained(folder)
+
+
+def policy_digest(model: PreTrainedModel) -> str:
+    """A fingerprint of the weights, computed where they live: equal weights give equal digests on every device.
+
+    Per tensor, two sums of its raw bits modulo 2^64, one weighted by position: exact in integers whatever the order of addition.
+    It catches stale or mixed-up weights; against tampering there are the sha256s of a checkpoint's manifest.
+    """
+    digest = hashlib.sha256()
+    for name, weight in sorted(model.state_dict().items()):
+        bits = weight.detach().contiguous().view(-1).view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]).long()
+        places = torch.arange(1, bits.numel() + 1, device=bits.device)
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype} {int(bits.sum())} {int((bits * places).sum())}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _without_dropout(settings: PreTrainedConfig) -> tuple[dict[str, float], PreTrainedConfig]:
+    """The configuration's dropout probabilities, and the configuration with all of them 0 (in place of `eval()`, which checkpointing forbids)."""
+    found = {name: value for name, value in settings.to_dict().items() if ("drop" in name or name.endswith("_pdrop")) and type(value) is float and value > 0}
+    for name in found:
+        setattr(settings, name, 0.0)
+    return found, settings

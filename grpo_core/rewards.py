@@ -1,0 +1,134 @@
+"""What a completion earns: plain functions, called as the ecosystem calls them, checked, weighted and summed.
+
+A reward function takes keyword lists, one entry a completion, and returns one number each (None: no opinion):
+
+    def my_reward(prompts, completions, answer, **columns) -> list[float | None]
+
+`prompts` and `completions` are texts (for chat prompts lists of messages, as in TRL); every column of the prompts table comes by
+its name; `completion_ids` and `raw_completions` hold token ids and the text with special tokens.
+"""
+
+import hashlib
+import importlib
+import inspect
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+RewardFunction = Callable[..., list[float | None]]
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+WORKED = re.compile(r"\s*<think>.*?</think>\s*<answer>[^<>]+</answer>\s*", re.DOTALL)
+NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+
+
+class RewardError(ValueError):
+    """A reward that cannot be used: names the function, the row and the value. Training stops before the update."""
+
+
+def completion_text(completion: str | Sequence[Mapping[str, str]]) -> str:
+    """The model's own words, whether it answered a text or a chat."""
+    return completion if isinstance(completion, str) else completion[-1]["content"]
+
+
+def exact_answer(completions: Sequence[Any], answer: Sequence[str], **columns: object) -> list[float | None]:
+    """1 when the only `<answer>…</answer>` holds the reference answer (white space, case and unicode form aside), else 0.
+
+    Several answers score 0: listing every option must not pay.
+    """
+    return [float(len(found := ANSWER.findall(completion_text(c))) == 1 and _same_text(found[0], a)) for c, a in zip(completions, answer, strict=True)]
+
+
+def number_answer(completions: Sequence[Any], answer: Sequence[str], **columns: object) -> list[float | None]:
+    """1 when the last number in the completion equals the reference answer as a number (`1,234.0` is `1234`), else 0."""
+    return [float(_same_number(NUMBER.findall(completion_text(c))[-1:], a)) for c, a in zip(completions, answer, strict=True)]
+
+
+def answer_format(completions: Sequence[Any], **columns: object) -> list[float | None]:
+    """1 when the whole completion reads `<think>…</think><answer>…</answer>`, whatever is thought or answered, else 0."""
+    return [float(WORKED.fullmatch(completion_text(c)) is not None) for c in completions]
+
+
+BUILT_IN: dict[str, RewardFunction] = {"exact_answer": exact_answer, "number_answer": number_answer, "answer_format": answer_format}
+
+
+def _same_text(found: str, answer: str) -> bool:
+    return _normal(found) == _normal(answer) != ""
+
+
+def _normal(text: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _same_number(found: list[str], answer: str) -> bool:
+    try:
+        return len(found) == 1 and Decimal(found[0].replace(",", "")) == Decimal(answer.strip().replace(",", ""))
+    except InvalidOperation:
+        return False
+
+
+def load_reward(name: str) -> RewardFunction:
+    """The built-in function `name`, or the one at the import path `package.module:function`."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    module, _, function = name.partition(":")
+    if not function:
+        raise RewardError(f"rewards.{name}: no built-in of that name ({', '.join(BUILT_IN)}); give your own as package.module:function")
+    try:
+        found = getattr(importlib.import_module(module), function, None)
+    except ImportError as error:
+        raise RewardError(f"rewards.{name}: cannot import {module!r} ({error}); it must be importable from the repository root") from error
+    if not callable(found):
+        raise RewardError(f"rewards.{name}: module {module!r} has no function {function!r}")
+    return found
+
+
+def code_hash(names: Sequence[str]) -> str:
+    """First 16 hex digits over the source files of these reward functions: changes when any of their code may have changed."""
+    digest = hashlib.sha256()
+    for name in sorted(names):
+        digest.update(name.encode() + b"\0" + Path(inspect.getfile(load_reward(name))).read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What every reward function said about every completion."""
+
+    by_function: dict[str, list[float | None]]
+    totals: list[float | None]
+    """Weighted sum over the functions that had an opinion; None where none had."""
+
+
+def score(
+    weights: Mapping[str, float], prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]], where: Sequence[str]
+) -> Scores:
+    """Every function's rewards and their weighted sum. `where` names each row for error messages ("step 3, prompt ab12, completion 0")."""
+    by_function = {name: _checked(name, load_reward(name)(prompts=prompts, completions=completions, **columns), completions, where) for name in weights}
+    totals: list[float | None] = []
+    for row in range(len(completions)):
+        known = [weights[name] * value for name, values in by_function.items() if (value := values[row]) is not None]
+        totals.append(math.fsum(known) if known else None)
+    return Scores(by_function, totals)
+
+
+def _checked(name: str, values: object, completions: Sequence[Any], where: Sequence[str]) -> list[float | None]:
+    if not isinstance(values, list | tuple) or len(values) != len(completions):
+        got = f"{len(values)} values" if isinstance(values, list | tuple) else f"a {type(values).__name__}"
+        raise RewardError(f"reward {name!r} must return a list of {len(completions)} numbers, one a completion; it returned {got}")
+    return [_checked_value(name, value, completions[row], where[row]) for row, value in enumerate(values)]
+
+
+def _checked_value(name: str, value: object, completion: Any, where: str) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, Real) or not math.isfinite(value):
+        text = completion_text(completion)
+        raise RewardError(f"reward {name!r} returned {value!r} for {where}: a reward is a finite number or None; the completion was {text[:200]!r}")
+    return float(value)

@@ -1,0 +1,111 @@
+"""Supervised fine-tuning on demonstrations: next-token cross-entropy on the completion's tokens, never on the prompt's."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import torch
+
+from grpo_core.config import SftConfig
+from grpo_core.logprobs import completion_logprobs
+from grpo_core.models import LanguageModel
+from grpo_core.randomness import epoch_indices
+from grpo_core.step import DivergedError
+from grpo_core.token_batch import token_batch
+from grpo_core.tokenization import encode_completion, encode_prompt
+
+
+class Interrupted(Exception):
+    """Asked to stop: `step` is the last one kept."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(f"interrupted: work up to step {step} is kept; run again to resume" if step else "interrupted before anything could be kept")
+        self.step = step
+
+
+@dataclass(frozen=True, slots=True)
+class SftStep:
+    step: int
+    loss: float
+    """Mean nats a completion token."""
+    learning_rate: float
+    grad_norm: float
+    """Before clipping."""
+
+
+def learning_rate_at(step: int, config: SftConfig) -> float:
+    """Linear warm-up, then a cosine from the peak to `final_learning_rate_fraction` of it at the last step; `step` counts from 1."""
+    warm = min(1.0, step / config.warmup_steps) if config.warmup_steps else 1.0
+    progress = (step - 1) / max(config.steps - 1, 1)
+    floor = config.final_learning_rate_fraction
+    return config.learning_rate * warm * (floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2)
+
+
+def demonstrations(language_model: LanguageModel, prompts: pl.DataFrame) -> list[tuple[list[int], list[int]]]:
+    """(prompt ids, completion ids) of every row of the `sft` split that has a completion.
+
+    Raises ValueError when there are none, or when one does not fit into the model.
+    """
+    rows = prompts.filter((pl.col("split") == "sft") & pl.col("completion").is_not_null())
+    if rows.is_empty():
+        raise ValueError(
+            "sft.steps is above 0 but no prompt of the sft split has a completion: give demonstrations (prompts.completion_column) or set sft.steps to 0"
+        )
+    tokenizer = language_model.tokenizer
+    pairs = [
+        (encode_prompt(tokenizer, prompt, messages), encode_completion(tokenizer, completion))
+        for prompt, messages, completion in zip(rows["prompt"], rows["messages"].to_list(), rows["completion"], strict=True)
+    ]
+    limit = getattr(language_model.model.config, "max_position_embeddings", None)
+    longest = max(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
+    length = sum(map(len, pairs[longest]))
+    if limit is not None and length > limit:
+        raise ValueError(f"prompt {rows['prompt_id'][longest]} and its completion have {length} tokens, the model takes {limit}: shorten it or leave it out")
+    return pairs
+
+
+def fine_tune(
+    language_model: LanguageModel,
+    pairs: Sequence[tuple[list[int], list[int]]],
+    config: SftConfig,
+    on_step: Callable[[SftStep], None],
+    should_stop: Callable[[], bool],
+) -> list[SftStep]:
+    """`config.steps` AdamW steps over `pairs`, reshuffled every epoch; the model is changed in place.
+
+    Raises Interrupted(0) when asked to stop.
+    """
+    model = language_model.model
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2), weight_decay=config.weight_decay)
+    history = []
+    for step in range(1, config.steps + 1):
+        rate = learning_rate_at(step, config)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        chosen = [pairs[i] for i in epoch_indices(len(pairs), (step - 1) * config.batch_size, config.batch_size, (config.seed, "sft"))]
+        loss = _accumulate(language_model, chosen, config.micro_batch_size)
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm))
+        if not math.isfinite(norm):
+            raise DivergedError(f"supervised fine-tuning diverged at step {step} (loss {loss}, gradient norm {norm}): lower sft.learning_rate")
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        history.append(SftStep(step, loss, rate, norm))
+        on_step(history[-1])
+        if should_stop() and step < config.steps:
+            raise Interrupted(0)
+    return history
+
+
+def _accumulate(language_model: LanguageModel, pairs: list[tuple[list[int], list[int]]], micro_batch_size: int) -> float:
+    """Add the gradient of the mean token loss over `pairs`; returns that loss."""
+    tokens = sum(len(completion) for _, completion in pairs)
+    total = 0.0
+    for start in range(0, len(pairs), micro_batch_size):
+        prompts, completions = zip(*pairs[start : start + micro_batch_size], strict=True)
+        batch = token_batch(prompts, completions, language_model.model.device)
+        loss = -completion_logprobs(language_model.model, batch, 1.0).masked_fill(~batch.mask, 0.0).sum() / tokens
+        loss.backward()
+        total += float(loss.detach())
+    return total

@@ -1,0 +1,49 @@
+"""How sure a measured share is, and whether one model beats another on the same prompts."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Z95 = 1.959963984540054
+"""Two-sided 95 % of the normal distribution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and its two-sided 95 % interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+def wilson(successes: int, trials: int) -> Interval:
+    """Wilson's score interval of a share (E. B. Wilson, 1927): sensible at 0 and 1, where the normal one has no width."""
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"wilson needs 0 ≤ successes ≤ trials and at least one trial, got {successes} of {trials}")
+    share, z2 = successes / trials, Z95**2
+    centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def paired_bootstrap(first: Sequence[float], second: Sequence[float], *, resamples: int, generator: np.random.Generator) -> Interval:
+    """Mean of `second - first` over prompts, with the 2.5 % and 97.5 % quantiles over resampled prompts.
+
+    Both sequences hold one score a prompt, in the same order: a prompt that is hard for both adds no noise.
+    """
+    differences = np.asarray(second, dtype=np.float64) - np.asarray(first, dtype=np.float64)
+    if len(differences) == 0 or len(first) != len(second):
+        raise ValueError(f"a paired bootstrap needs one score of each model a prompt, got {len(first)} and {len(second)}")
+    means = np.array([differences[generator.integers(0, len(differences), len(differences))].mean() for _ in range(resamples)])
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(differences.mean()), float(low), float(high))
+
+
+def pass_at_k(samples: int, correct: int, k: int) -> float:
+    """Unbiased chance that at least one of `k` completions is right, from `correct` among `samples` (arXiv:2107.03374, sec. 2.1)."""
+    if not 1 <= k <= samples or not 0 <= correct <= samples:
+        raise ValueError(f"pass@k needs 1 ≤ k ≤ samples and 0 ≤ correct ≤ samples, got k={k}, {correct} of {samples}")
+    return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)

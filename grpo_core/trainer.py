@@ -1,0 +1,334 @@
+"""One pass of the algorithm: sample groups, score them, compare within groups, ask the reference, update the policy.
+
+`train_step` is the body of the loop, top to bottom as in the paper; loop.py repeats it and keeps what it returns.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import polars as pl
+import torch
+from jaxtyping import Bool, Float64
+from torch import Tensor
+
+from grpo_core.advantages import EQUAL_WITHIN, clip_limit, penalised_advantages, zero_variance
+from grpo_core.config import RunConfig
+from grpo_core.evaluation import evaluate, evaluation_prompts
+from grpo_core.kl_control import KlController, next_controller
+from grpo_core.ledger import reward_rows, rollout_rows
+from grpo_core.logprobs import completion_logprobs
+from grpo_core.loss import LossConfig, loss_config
+from grpo_core.models import LanguageModel, freeze, load_model, policy_digest
+from grpo_core.randomness import epoch_indices, permutation
+from grpo_core.rewards import Scores, code_hash
+from grpo_core.rollout import RolloutBatch, draw, score_batch
+from grpo_core.step import DivergedError, Minibatch, StepStatistics, optimizer_step
+from grpo_core.token_batch import padded, token_batch
+from grpo_core.tokenization import check_same_tokenizer
+
+START_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
+"""How far sampler and reference may differ (nats a token) while they hold the same weights: rounding of two batch shapes, no more."""
+
+
+@dataclass(slots=True)
+class Trainer:
+    """Everything a step works on; `policy`, `optimizer` and `controller` move, the rest stays."""
+
+    config: RunConfig
+    policy: LanguageModel
+    reference: LanguageModel
+    optimizer: torch.optim.Optimizer
+    loss: LossConfig
+    train_prompts: pl.DataFrame
+    select_prompts: pl.DataFrame
+    controller: KlController
+    reward_code_hash: str
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall-clock of this step's phases."""
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one rollout batch leaves behind."""
+
+    metrics: dict[str, float]
+    """Deterministic figures, by metric name."""
+    rollouts: pl.DataFrame
+    rewards: pl.DataFrame
+
+
+def start_trainer(prompts: Path, start: Path, reference: Path, config: RunConfig) -> Trainer:
+    """Models, optimizer and prompts before the first step. Policy and reference must be one model: same weights, same tokenizer."""
+    settings = config.grpo
+    policy, frozen = load_model(start, config.model), freeze(load_model(reference, config.model))
+    check_same_tokenizer(policy.tokenizer, frozen.tokenizer)
+    if policy_digest(policy.model) != policy_digest(frozen.model):
+        raise ValueError(f"the weights of the reference {reference} are not those of the policy's start {start}: make reference_checkpoint again")
+    table = pl.read_parquet(prompts)
+    train_prompts = table.filter(pl.col("split") == "train").sort("prompt_id")
+    if len(train_prompts) < settings.prompts_per_step:
+        raise ValueError(
+            f"the train split has {len(train_prompts)} prompts, fewer than grpo.prompts_per_step ({settings.prompts_per_step}): "
+            "add prompts, lower grpo.prompts_per_step or lower prompts.sft_fraction"
+        )
+    check_context(policy, config)
+    policy.model.train()
+    return Trainer(
+        config=config,
+        policy=policy,
+        reference=frozen,
+        optimizer=torch.optim.AdamW(
+            policy.model.parameters(), lr=settings.learning_rate, betas=(settings.adam_beta1, settings.adam_beta2), weight_decay=settings.weight_decay
+        ),
+        loss=loss_config(settings, config.rollout.max_new_tokens),
+        train_prompts=train_prompts,
+        select_prompts=evaluation_prompts(table, "select", config.heldout_eval.max_select_prompts),
+        controller=KlController(beta=settings.beta),
+        reward_code_hash=code_hash(list(config.rewards)),
+    )
+
+
+def check_context(policy: LanguageModel, config: RunConfig) -> None:
+    """Raise ValueError unless the longest allowed prompt and completion fit into the model together."""
+    context = getattr(policy.model.config, "max_position_embeddings", None)
+    needed = config.prompts.max_tokens + config.rollout.max_new_tokens
+    if context is not None and needed > context:
+        raise ValueError(
+            f"prompts.max_tokens ({config.prompts.max_tokens}) + rollout.max_new_tokens ({config.rollout.max_new_tokens}) is {needed} tokens, "
+            f"the model takes {context}: lower one of the two"
+        )
+
+
+def train_step(trainer: Trainer, step: int) -> StepResult:
+    """Rollout batch number `step` (from 1): draw it, learn from it, report. The policy and the KL controller move."""
+    trainer.seconds.clear()
+    with trainer.timed("sample"):
+        batch = draw_batch(trainer, step)
+    with trainer.timed("score"):
+        scores = score_batch(batch, trainer.config.rewards)
+    signal = compare_within_groups(trainer, batch, scores, step)
+    with trainer.timed("reference"):
+        kept = keep_logprobs(trainer, batch, signal)
+    if step == 1:
+        check_start(kept, trainer.policy.model.dtype)
+    beta = trainer.controller.beta
+    with trainer.timed("update"):
+        updates = update_policy(trainer, trainable(trainer, kept, batch, signal), step)
+    metrics = {
+        **reward_metrics(scores, signal, full_marks(trainer.config.rewards)),
+        **advantage_metrics(signal),
+        **completion_metrics(batch),
+        **kl_metrics(kept),
+        **update_metrics(updates),
+        "beta": beta,
+        "learning_rate": learning_rate_at(step, trainer.config),
+    }
+    move_controller(trainer, metrics)
+    rollouts = rollout_rows(batch)
+    earned = (_flat(signal.shaped), _flat(signal.advantages), _flat(signal.clipped))
+    return StepResult(metrics, rollouts, reward_rows(rollouts, scores.by_function, scores.totals, *earned, trainer.reward_code_hash))
+
+
+def draw_batch(trainer: Trainer, step: int) -> RolloutBatch:
+    """The step's prompts (each epoch goes through all of them once, in a new order) and G completions of each."""
+    settings, rollout = trainer.config.grpo, trainer.config.rollout
+    chosen = epoch_indices(len(trainer.train_prompts), (step - 1) * settings.prompts_per_step, settings.prompts_per_step, (settings.seed, "prompts"))
+    return draw(
+        trainer.policy,
+        trainer.train_prompts[chosen],
+        step=step,
+        group_size=settings.group_size,
+        temperature=rollout.temperature,
+        max_new_tokens=rollout.max_new_tokens,
+        batch_size=rollout.batch_size,
+        stream=(settings.seed, "rollout"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """What the rewards of a batch say."""
+
+    rewards: Float64[Tensor, "P G"]
+    """Raw weighted sums; 0 where not scored."""
+    scored: Bool[Tensor, "P G"]
+    shaped: Float64[Tensor, "P G"]
+    """Rewards after the length penalty."""
+    advantages: Float64[Tensor, "P G"]
+    clipped: Float64[Tensor, "P G"]
+    """Advantages within the step's limit: what the loss sees."""
+
+
+def compare_within_groups(trainer: Trainer, batch: RolloutBatch, scores: Scores, step: int) -> Signal:
+    """Rewards → advantages: the length penalty, the comparison with the group, the clip."""
+    settings = trainer.config.grpo
+    shape = (len(batch.prompts), batch.group_size)
+    rewards = torch.tensor([0.0 if total is None else total for total in scores.totals], dtype=torch.float64).view(shape)
+    scored = torch.tensor([total is not None for total in scores.totals]).view(shape)
+    lengths = torch.tensor([len(c.token_ids) for c in batch.completions], dtype=torch.float64).view(shape)
+    penalties = settings.length_penalty * (lengths - settings.length_target).square()
+    advantages = penalised_advantages(rewards, penalties, scored, scale_by_std=trainer.loss.scale_by_std)
+    limit = clip_limit(step, start=settings.advantage_clip_start, end=settings.advantage_clip, steps=settings.advantage_clip_steps)
+    return Signal(rewards, scored, rewards - penalties, advantages, advantages.clamp(-limit, limit))
+
+
+@torch.no_grad()
+def keep_logprobs(trainer: Trainer, batch: RolloutBatch, signal: Signal) -> Minibatch:
+    """The whole rollout batch as one rectangle, every completion token in its mask, with old and reference logprobs.
+
+    The local sampler at the trainer's precision *is* the policy before the first update: its logprobs are the old ones, no second
+    forward. The reference is asked only while beta is above 0.
+    """
+    device = trainer.policy.model.device
+    tokens = token_batch(batch.per_completion(batch.prompt_token_ids), [c.token_ids for c in batch.completions], device)
+    old = padded([c.logprobs for c in batch.completions], tokens.tokens.shape[1], torch.float32, device)
+    kept = Minibatch(tokens, old, None, signal.clipped.flatten().to(device))
+    if trainer.controller.beta == 0:
+        return kept
+    temperature, size = trainer.config.rollout.temperature, trainer.config.grpo.micro_batch_size
+    return replace(kept, ref_logprobs=torch.cat([completion_logprobs(trainer.reference.model, micro.batch, temperature) for micro in kept.split(size)]))
+
+
+def check_start(kept: Minibatch, dtype: torch.dtype) -> None:
+    """Before the first update KL is 0: the sampler drew from the very weights that the reference holds. Raises DivergedError if not."""
+    if kept.ref_logprobs is None:
+        return
+    gap = float((kept.old_logprobs - kept.ref_logprobs).abs().masked_fill(~kept.batch.mask, 0.0).max())
+    if gap > START_TOLERANCE[dtype]:
+        raise DivergedError(
+            f"at step 1 sampler and reference differ by up to {gap:.3g} nats a token, {START_TOLERANCE[dtype]:g} is rounding in {dtype}: "
+            "they do not hold the same weights, tokens, temperature or positions"
+        )
+
+
+def trainable(trainer: Trainer, kept: Minibatch, batch: RolloutBatch, signal: Signal) -> Minibatch:
+    """The batch with a mask without completions that are not learned from: unscored ones, and truncated ones when so configured."""
+    learned = signal.scored.flatten()
+    if trainer.config.grpo.mask_truncated:
+        learned = learned & torch.tensor([c.finish_reason == "eos" for c in batch.completions])
+    mask = kept.batch.mask & learned.to(kept.batch.mask.device).unsqueeze(1)
+    return replace(kept, batch=replace(kept.batch, mask=mask))
+
+
+def update_policy(trainer: Trainer, learned: Minibatch, step: int) -> list[StepStatistics]:
+    """`updates_per_rollout` passes of `minibatches_per_rollout` optimizer steps; whole groups are shuffled into minibatches by seed."""
+    settings = trainer.config.grpo
+    for group in trainer.optimizer.param_groups:
+        group["lr"] = learning_rate_at(step, trainer.config)
+    groups = torch.arange(len(learned.advantages), device=learned.advantages.device).view(-1, settings.group_size)
+    statistics = []
+    for update in range(settings.updates_per_rollout):
+        order = permutation(len(groups), settings.seed, "minibatches", step, update)
+        for chosen in groups[order].chunk(settings.minibatches_per_rollout):
+            statistics.append(
+                optimizer_step(
+                    trainer.policy.model,
+                    trainer.optimizer,
+                    learned.rows(chosen.flatten()),
+                    trainer.loss,
+                    beta=trainer.controller.beta,
+                    temperature=trainer.config.rollout.temperature,
+                    micro_batch_size=settings.micro_batch_size,
+                    max_grad_norm=settings.max_grad_norm,
+                )
+            )
+    return statistics
+
+
+def learning_rate_at(step: int, config: RunConfig) -> float:
+    """Linear warm-up over `warmup_steps` rollout batches, constant after."""
+    return config.grpo.learning_rate * min(1.0, step / max(config.grpo.warmup_steps, 1))
+
+
+def move_controller(trainer: Trainer, metrics: dict[str, float]) -> None:
+    """Let beta follow the KL of this rollout batch, for the next one."""
+    statistic = {"token_mean": "kl/mean", "sequence_sum": "kl/sequence"}[trainer.config.grpo.kl_statistic]
+    if statistic in metrics:
+        trainer.controller = next_controller(trainer.controller, metrics[statistic], trainer.config.grpo)
+
+
+def evaluate_select(trainer: Trainer) -> dict[str, float]:
+    """Greedy accuracy and length on the `select` prompts; nothing where there are none."""
+    if trainer.select_prompts.is_empty():
+        return {}
+    config = trainer.config
+    with trainer.timed("evaluate"):
+        rows = evaluate(
+            trainer.policy, trainer.select_prompts, name="policy", samples=0, config=config.heldout_eval, rollout=config.rollout, weights=config.rewards
+        )
+    return {"eval/select_accuracy": sum(rows["correct"]) / len(rows), "eval/select_length": sum(rows["length"]) / len(rows)}
+
+
+def full_marks(weights: Mapping[str, float]) -> float:
+    """What a completion earns when every reward function gives 1 where it counts for and 0 where it counts against."""
+    return sum(weight for weight in weights.values() if weight > 0)
+
+
+def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[str, float]:
+    """Raw rewards: over the batch, by function, the share of groups whose rewards are all alike, and of these alike at full marks."""
+    known = signal.rewards[signal.scored]
+    metrics = {"reward/mean": float(known.mean()) if len(known) else 0.0, "reward/std": float(known.std(correction=0)) if len(known) else 0.0}
+    for name, values in scores.by_function.items():
+        given = [value for value in values if value is not None]
+        metrics[f"reward/{name}"] = sum(given) / max(len(given), 1)
+    alike = zero_variance(signal.rewards, signal.scored)
+    solved = alike & (signal.rewards.amin(dim=1) >= full_marks - EQUAL_WITHIN)
+    return metrics | {"zero_variance_fraction": float(alike.double().mean()), "solved_group_fraction": float(solved.double().mean())}
+
+
+def advantage_metrics(signal: Signal) -> dict[str, float]:
+    """Advantages before clipping, and how many the clip cut."""
+    known = signal.advantages[signal.scored]
+    if len(known) == 0:
+        return {}
+    cut = (signal.clipped != signal.advantages)[signal.scored]
+    return {
+        "advantage/mean": float(known.mean()),
+        "advantage/std": float(known.std(correction=0)),
+        "advantage/min": float(known.min()),
+        "advantage/max": float(known.max()),
+        "advantage/clipped_fraction": float(cut.double().mean()),
+    }
+
+
+def completion_metrics(batch: RolloutBatch) -> dict[str, float]:
+    """Lengths in tokens, and the share that max_new_tokens cut."""
+    lengths = [len(c.token_ids) for c in batch.completions]
+    truncated = sum(c.finish_reason == "length" for c in batch.completions)
+    return {
+        "length/mean": sum(lengths) / len(lengths),
+        "length/max": float(max(lengths)),
+        "truncated_fraction": truncated / len(lengths),
+        "tokens": float(sum(lengths)),
+    }
+
+
+def kl_metrics(kept: Minibatch) -> dict[str, float]:
+    """KL of the policy that drew the batch to the reference (k1 over its own samples), in nats a token and nats a completion."""
+    if kept.ref_logprobs is None:
+        return {}
+    difference = (kept.old_logprobs - kept.ref_logprobs).double().masked_fill(~kept.batch.mask, 0.0)
+    return {"kl/mean": float(difference.sum() / kept.batch.mask.sum()), "kl/sequence": float(difference.sum(dim=1).mean())}
+
+
+def update_metrics(updates: list[StepStatistics]) -> dict[str, float]:
+    """Means over the optimizer steps; extremes where the mean would hide them; the logprob gap before any weight moved."""
+
+    def mean(name: str) -> float:
+        return sum(float(getattr(u, name)) for u in updates) / len(updates)
+
+    means = {name: mean(name) for name in ("loss", "policy_loss", "kl_loss", "grad_norm", "entropy", "clip_fraction")}
+    return means | {"ratio/max": max(u.max_ratio for u in updates), "logprob_gap": updates[0].logprob_gap}
+
+
+def _flat(values: Float64[Tensor, "P G"]) -> list[float]:
+    return [float(value) for value in values.flatten()]
