@@ -1,0 +1,100 @@
+"""Pairs for people to judge: a completion of the policy and one of the reference for the same held-out prompt, sides shuffled.
+
+The pairs and the key that tells the sides apart are two files; whoever shows pairs never opens the key.
+"""
+
+import hashlib
+from collections.abc import Iterator
+
+import polars as pl
+
+from assets.page import Metadata, Progress, ProgressCallback
+from assets.paths import Paths
+from grpo_core.config import BlindReviewConfig, RunConfig
+
+PAIR_COLUMNS = ("pair_id", "position", "prompt", "left_text", "right_text")
+
+
+def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> None:
+    """Write the pairs in the order they will be shown, and the key."""
+    from grpo_core.checkpoint import write_file
+
+    rows = make_pairs(pl.read_parquet(paths.heldout_completions), pl.read_parquet(paths.prompts), config.blind_review_set)
+    write_file(paths.blind_review_key, rows.drop("position", "prompt", "left_text", "right_text").sort("pair_id").write_parquet)
+    write_file(paths.blind_review_pairs, rows.select(PAIR_COLUMNS).write_parquet)
+    on_progress(Progress(1, 1))
+
+
+def make_pairs(completions: pl.DataFrame, prompts: pl.DataFrame, config: BlindReviewConfig) -> pl.DataFrame:
+    """Comparison and control pairs as one table, key columns included, in the order of showing.
+
+    Comparisons take sampled (not greedy) answers, as users would see them; pairs of equal text say nothing and are left out.
+    """
+    from grpo_core.randomness import generator, permutation
+
+    answers: dict[tuple[str, str], list[str]] = {}
+    for row in completions.filter(pl.col("decoding") == "sample").sort("model", "prompt_id", "sample_index").iter_rows(named=True):
+        answers.setdefault((row["prompt_id"], row["model"]), []).append(row["text"])
+    prompt_ids = sorted({prompt_id for prompt_id, _ in answers})
+    shuffled = [prompt_ids[i] for i in permutation(len(prompt_ids), config.seed, "review prompts")]
+    comparisons = _take(_comparisons(answers, shuffled), config.num_pairs)
+    if len(comparisons) < config.num_pairs:
+        raise ValueError(
+            f"blind_review_set.num_pairs is {config.num_pairs}, but only {len(comparisons)} held-out prompts have differing answers: "
+            "lower it, or raise heldout_eval.max_prompts"
+        )
+    chosen = [*comparisons, *_take(_controls(answers, shuffled[::-1]), config.num_control_pairs)]
+    swap = generator(config.seed, "review sides").random(len(chosen)) < 0.5
+    order = permutation(len(chosen), config.seed, "review order")
+    texts = dict(prompts.select("prompt_id", "prompt").iter_rows())
+    return pl.DataFrame([_pair(chosen[i], bool(swap[i]), position, texts, config.seed) for position, i in enumerate(order)])
+
+
+Candidate = tuple[str, str, tuple[str, int, str], tuple[str, int, str]]
+"""kind, prompt_id, and (model, sample index, text) of two completions."""
+
+
+def _comparisons(answers: dict[tuple[str, str], list[str]], prompt_ids: list[str]) -> Iterator[Candidate]:
+    for prompt_id in prompt_ids:
+        reference, policy = answers[prompt_id, "reference"][0], answers[prompt_id, "policy"][0]
+        if reference != policy:
+            yield "comparison", prompt_id, ("reference", 0, reference), ("policy", 0, policy)
+
+
+def _controls(answers: dict[tuple[str, str], list[str]], prompt_ids: list[str]) -> Iterator[Candidate]:
+    """Two different completions of one model, the models taking turns."""
+    for place, prompt_id in enumerate(prompt_ids):
+        model = ("policy", "reference")[place % 2]
+        texts = answers[prompt_id, model]
+        other = next((i for i, text in enumerate(texts) if text != texts[0]), None)
+        if other is not None:
+            yield "control", prompt_id, (model, 0, texts[0]), (model, other, texts[other])
+
+
+def _take(candidates: Iterator[Candidate], count: int) -> list[Candidate]:
+    return [candidate for candidate, _ in zip(candidates, range(count), strict=False)]
+
+
+def _pair(candidate: Candidate, swapped: bool, position: int, prompts: dict[str, str], seed: int) -> dict[str, object]:
+    kind, prompt_id, first, second = candidate
+    left, right = (second, first) if swapped else (first, second)
+    pair_id = hashlib.sha256(f"{seed}\n{kind}\n{prompt_id}".encode()).hexdigest()[:16]
+    return {
+        "pair_id": pair_id,
+        "position": position,
+        "prompt": prompts[prompt_id],
+        "left_text": left[2],
+        "right_text": right[2],
+        "prompt_id": prompt_id,
+        "kind": kind,
+        "left_model": left[0],
+        "right_model": right[0],
+        "left_sample_index": left[1],
+        "right_sample_index": right[1],
+    }
+
+
+def describe(paths: Paths) -> Metadata:
+    """How many pairs wait. Their texts stay off this page: who has read them here would no longer judge blind."""
+    pairs = pl.read_parquet(paths.blind_review_pairs)
+    return {"pairs": len(pairs), "file": paths.blind_review_pairs, "key": "in a file of its own, read only when the verdict is computed"}

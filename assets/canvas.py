@@ -1,0 +1,102 @@
+"""How every chart looks: one palette, quiet axes, text sized to be read at 700 pixels wide, PNG bytes that depend on the data only."""
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDTH_INCHES, DOTS_PER_INCH = 7.0, 160
+"""A chart is 1120 pixels wide: sharp when shown at 700."""
+INK, QUIET, GRID = "#1e293b", "#64748b", "#e5e9f0"
+POLICY, REFERENCE, ACCENT, ALARM, BAND = "#2563eb", "#94a3b8", "#0d9488", "#dc2626", "#bfd3fb"
+"""Blue is always the trained policy, grey what it started from, red what should stay low."""
+SERIES = (POLICY, ACCENT, "#d97706", "#9333ea", "#db2777", "#65a30d")
+"""Colours of things that have no colour of their own."""
+
+
+def figure(height_inches: float, title: str) -> "Figure":
+    """An empty white figure with its title at the left."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    drawn = Figure(figsize=(WIDTH_INCHES, height_inches), dpi=DOTS_PER_INCH, facecolor="white", layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
+    FigureCanvasAgg(drawn)
+    drawn.suptitle(title, x=0.014, ha="left", fontsize=12, fontweight="bold", color=INK)
+    return drawn
+
+
+def panels(drawn: "Figure", heights: Sequence[float], *, x_label: str) -> "list[Axes]":
+    """Panels above one another on one x axis, of these relative heights."""
+    grid = drawn.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=list(heights))
+    axes = [style(row[0]) for row in grid]
+    axes[-1].set_xlabel(x_label, fontsize=9.5, color=INK)
+    drawn.align_ylabels(axes)
+    return axes
+
+
+def style(axes: "Axes", *, grid: str = "y") -> "Axes":
+    """Quiet axes: no box, a light grid, readable ticks."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color("#cbd5e1")
+    axes.tick_params(labelsize=9, colors=QUIET, labelcolor=INK, length=3)
+    axes.grid(visible=True, axis="x" if grid == "x" else "y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return axes
+
+
+def label(axes: "Axes", y_label: str) -> None:
+    axes.set_ylabel(y_label, fontsize=9.5, color=INK)
+
+
+def legend(axes: "Axes", *, columns: int = 4) -> None:
+    """What each line is, above the panel and outside the data."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, frameon=False, fontsize=9, labelcolor=INK, borderpad=0.2, handlelength=1.4)
+
+
+def percent_axis(axes: "Axes", *, whole: bool) -> None:
+    """Show shares (0 to 1) as percent: the whole range, else from zero to what there is."""
+    from matplotlib.ticker import MaxNLocator
+
+    if whole:
+        axes.set_ylim(-0.03, 1.06)
+        axes.set_yticks([0, 0.5, 1])
+    else:
+        from_zero(axes)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
+
+
+def from_zero(axes: "Axes") -> None:
+    """Let the y axis begin at zero unless values lie below it."""
+    low, high = axes.dataLim.ymin, axes.get_ylim()[1]
+    if low >= 0:
+        axes.set_ylim(0.0, high if high > 0 else 1.0)
+
+
+def whole_numbers(axes: "Axes") -> None:
+    """Ticks of the x axis at round whole steps, also where there is only one."""
+    from matplotlib.ticker import MaxNLocator
+
+    left, right = axes.get_xlim()
+    if right - left < 1.5:
+        axes.set_xlim((left + right) / 2 - 1, (left + right) / 2 + 1)
+
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
+
+
+def nothing_yet(title: str, why: str) -> bytes:
+    """A small picture that says why there is nothing to draw."""
+    drawn = figure(1.6, title)
+    drawn.text(0.5, 0.42, why, ha="center", va="center", fontsize=10.5, color=QUIET)
+    return png(drawn)
+
+
+def png(drawn: "Figure") -> bytes:
+    """The figure as PNG bytes, without the program's name or a date."""
+    buffer = io.BytesIO()
+    drawn.savefig(buffer, format="png", metadata={"Software": None})
+    return buffer.getvalue()

@@ -1,0 +1,79 @@
+"""The policy after GRPO, and the rollouts and rewards it learned from. One process writes all three."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+
+from assets.page import Chart, Metadata, Progress, ProgressCallback
+from assets.paths import Paths
+from grpo_core.config import RunConfig
+
+
+def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, should_stop: Callable[[], bool]) -> None:
+    """Train; a run that was stopped continues from its newest checkpoint in the work folder."""
+    from grpo_core.loop import StepReport, train
+
+    def on_step(report: StepReport) -> None:
+        on_progress(Progress(report.step, config.grpo.steps, {**report.metrics, **report.timings}, report.checkpointed))
+
+    train(_files(paths, config), config, on_step=on_step, should_stop=should_stop)
+
+
+def run_key(paths: Paths, config: RunConfig) -> str:
+    """What names the run: its configuration, inputs and code."""
+    from grpo_core.loop import run_key as key
+
+    return key(_files(paths, config), config)
+
+
+def work_folder(paths: Paths, config: RunConfig) -> Path:
+    """Resume state of this very run; another configuration has a folder of its own."""
+    return _work(paths) / run_key(paths, config)
+
+
+def settle(paths: Paths, config: RunConfig) -> None:
+    """Forget the resume state, once the outputs are whole and passed their contracts."""
+    shutil.rmtree(work_folder(paths, config), ignore_errors=True)
+
+
+def _work(paths: Paths) -> Path:
+    return paths.work / "grpo_checkpoint" / paths.experiment
+
+
+def _files(paths: Paths, config: RunConfig):  # type: ignore[no-untyped-def]
+    from grpo_core.loop import Files
+
+    return Files(
+        prompts=paths.prompts,
+        start=paths.sft_checkpoint,
+        reference=paths.reference_checkpoint,
+        rollouts=paths.rollout_batches,
+        rewards=paths.rewards,
+        checkpoint=paths.grpo_checkpoint,
+        timings=paths.provenance("grpo_checkpoint") / "timings.jsonl",
+        work=_work(paths),
+    )
+
+
+def describe(paths: Paths) -> Metadata:
+    """The four charts, the last step's numbers, and which weights came out."""
+    from assets.charts import training_charts
+
+    manifest = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())
+    metrics = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
+    charts = training_charts(metrics, pl.read_parquet(paths.rewards))
+    last = metrics.tail(1).to_dicts()[0]
+    numbers = {name: last[name] for name in ("reward/mean", "kl/mean", "length/mean", "entropy", "grad_norm", "beta") if last.get(name) is not None}
+    selected = metrics.drop_nulls("eval/select_accuracy")["eval/select_accuracy"].tail(1).to_list() if "eval/select_accuracy" in metrics.columns else []
+    return {
+        "steps": manifest["step"],
+        **numbers,
+        **({"select_accuracy": selected[0]} if selected else {}),
+        **{f"chart/{name}": Chart(png) for name, png in charts.items()},
+        "weights": manifest["policy_digest"],
+        "run_key": manifest["run_key"],
+        "folder": paths.grpo_checkpoint,
+    }

@@ -1,0 +1,80 @@
+"""Where every noun lies on disk, relative to the repository root. dvc.yaml names the same paths (a test compares them)."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The files of one experiment under `root`; the first three nouns are shared by all experiments."""
+
+    root: Path
+    experiment: str = "default"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def run_config(self) -> Path:
+        """Folder of checked configuration, one JSON a section: shared sections here, the others in a folder per experiment."""
+        return self.data / "run_config"
+
+    @property
+    def prompts(self) -> Path:
+        return self.data / "prompts" / "prompts.parquet"
+
+    @property
+    def sft_checkpoint(self) -> Path:
+        return self.data / "sft_checkpoint"
+
+    @property
+    def reference_checkpoint(self) -> Path:
+        return self.data / "reference_checkpoint"
+
+    @property
+    def rollout_batches(self) -> Path:
+        return self.data / "rollout_batches" / self.experiment / "rollouts.parquet"
+
+    @property
+    def rewards(self) -> Path:
+        return self.data / "rewards" / self.experiment / "rewards.parquet"
+
+    @property
+    def grpo_checkpoint(self) -> Path:
+        return self.data / "grpo_checkpoint" / self.experiment
+
+    @property
+    def heldout_completions(self) -> Path:
+        return self.data / "heldout_eval" / self.experiment / "completions.parquet"
+
+    @property
+    def heldout_summary(self) -> Path:
+        return self.data / "heldout_eval" / self.experiment / "summary.json"
+
+    @property
+    def blind_review_pairs(self) -> Path:
+        """What reviewers see: nothing in it tells the sides apart."""
+        return self.data / "blind_review_set" / self.experiment / "pairs.parquet"
+
+    @property
+    def blind_review_key(self) -> Path:
+        """Which side is which; only the verdict reads it."""
+        return self.data / "blind_review_key" / self.experiment / "key.parquet"
+
+    def validation(self, noun: str) -> Path:
+        """Outcome of the noun's contract."""
+        shared = noun in ("prompts", "sft_checkpoint", "reference_checkpoint")
+        folder = self.data / "validation"
+        return folder / f"{noun}.json" if shared else folder / self.experiment / f"{noun}.json"
+
+    def provenance(self, noun: str) -> Path:
+        """Untracked folder of wall-clock figures, commit, versions and host: never hashed."""
+        shared = noun in ("prompts", "sft_checkpoint", "reference_checkpoint")
+        folder = self.root / ".work" / "provenance"
+        return folder / noun if shared else folder / self.experiment / noun
+
+    @property
+    def work(self) -> Path:
+        """Untracked folder of resume state."""
+        return self.root / ".work"
