@@ -1,0 +1,1 @@
+"""Everything that runs the lifecycle: Dagster, DVC, MLflow and the `grpo` command."""

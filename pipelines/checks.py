@@ -1,0 +1,80 @@
+"""The checks on an asset's page: `contract` (its table is what later stages may rely on) and `in_sync` (it is what the configuration would give now)."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from grpo_core.config import ConfigError
+from pipelines.graph import Graph, Target
+from pipelines.pages import markdown_table
+from pipelines.staleness import all_out_of_sync
+
+CONTRACT = "contract"
+IN_SYNC = "in_sync"
+
+
+def contract_spec(asset: str) -> dg.AssetCheckSpec:
+    """The gate in front of everything made from the asset."""
+    return dg.AssetCheckSpec(CONTRACT, asset=asset, blocking=True, description=f"What must hold of {asset} (Great Expectations, run by the stage itself).")
+
+
+def contract_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
+    """The outcome of each contract of the target, as far as its stage wrote one after the time `since`."""
+    for asset in target.assets:
+        path = root / (target.contract_of(asset) or "")
+        if path.is_file() and path.stat().st_mtime >= since:
+            yield contract_result(asset, json.loads(path.read_text(encoding="utf-8")))
+
+
+def contract_result(asset: str, validation: Mapping[str, Any]) -> dg.AssetCheckResult:
+    """One contract's outcome: what is violated, and which rows."""
+    violated = [outcome for outcome in validation["expectations"] if not outcome["success"]]
+    metadata: dict[str, Any] = {"rows checked": validation["num_rows"], "expectations": len(validation["expectations"]), "violated": len(violated)}
+    if violated:
+        metadata["violations"] = dg.MetadataValue.md("\n\n".join(map(_violation, violated)))
+    return dg.AssetCheckResult(check_name=CONTRACT, asset_key=asset, passed=validation["success"], description=validation["summary"], metadata=metadata)
+
+
+def _violation(outcome: Mapping[str, Any]) -> str:
+    """The rule in words, how often it is broken, and the first rows that break it."""
+    count = f" ({outcome['unexpected_count']} rows)" if outcome["unexpected_count"] else ""
+    found = f"\n\nfound: {outcome['observed']}" if outcome["observed"] is not None and not outcome["rows"] else ""
+    table = f"\n\n{markdown_table(outcome['rows'])}" if outcome["rows"] else ""
+    return f"**{outcome['why']}**{count}{found}{table}"
+
+
+def in_sync_checks(root: Path, graph: Graph) -> dg.AssetChecksDefinition:
+    """One `in_sync` check an asset, in one step: reading DVC's index is most of the work. A warning: results stay usable while others are tried."""
+    meaning = "Nothing it was made from has changed: `dvc repro` would do nothing."
+    specs = [dg.AssetCheckSpec(IN_SYNC, asset=asset, description=meaning) for asset in graph.assets]
+
+    @dg.multi_asset_check(name=IN_SYNC, specs=specs, can_subset=True)
+    def in_sync(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
+        assets = [key.asset_key.to_user_string() for key in sorted(context.selected_asset_check_keys)]
+        experiments = [context.partition_key] if context.has_partition_key else list(graph.experiments)
+        yield from in_sync_results(root, graph, assets, experiments)
+
+    return in_sync
+
+
+def in_sync_results(root: Path, graph: Graph, assets: Sequence[str], experiments: Sequence[str]) -> Iterator[dg.AssetCheckResult]:
+    """Whether each asset, for each experiment, is what `dvc repro` would leave as it is."""
+    wanted = {asset: [target.name for target in graph.targets_of(graph.stage_of(asset)) if target.experiment in (None, *experiments)] for asset in assets}
+    try:
+        reasons = all_out_of_sync(root, {name for names in wanted.values() for name in names})
+    except ConfigError as error:
+        reasons = {name: [str(error)] for names in wanted.values() for name in names}
+    for asset, names in wanted.items():
+        found = [(name, reason) for name in names for reason in reasons[name]]
+        text = "\n".join(f"- `{name}`: {reason}" for name, reason in found)
+        yield dg.AssetCheckResult(
+            check_name=IN_SYNC,
+            asset_key=asset,
+            passed=not found,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=found[0][1] if found else None,
+            metadata={"targets": ", ".join(names), "reasons": dg.MetadataValue.md(text or "none")},
+        )

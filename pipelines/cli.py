@@ -1,0 +1,193 @@
+"""`grpo`: the one command-line program. Every command works on the checkout that the current folder lies in."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import click
+
+from assets.paths import Paths
+from grpo_core.config import ConfigError
+from pipelines.environment import prepare_environment, prepare_libraries
+from pipelines.params import ROOT, choose_experiment, experiments, find_root
+from pipelines.signals import stop_at_once
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
+    """One line on stderr and exit status 1 for what a person can mend; GRPO_TRACEBACK=1 shows where it came from."""
+
+    @wraps(command)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return command(*args, **kwargs)
+        except (ValueError, OSError) as error:
+            if os.environ.get("GRPO_TRACEBACK") == "1":
+                raise
+            raise click.ClickException(str(error)) from error
+
+    return wrapped
+
+
+def checkout() -> Path:
+    """The root of the checkout we are in, with its environment in force; refuses to mix one checkout's code with another's data."""
+    root = find_root(Path.cwd())
+    if root != ROOT:
+        raise ConfigError(f"this `grpo` runs the code in {ROOT}, but the current folder belongs to {root}: use {root}/.venv/bin/grpo (`make install` there)")
+    prepare_environment(root)
+    return root
+
+
+experiment_option = click.option("--experiment", default="default", show_default=True, metavar="NAME", help="Experiment of params.yaml.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+def main() -> None:
+    """Post-training with GRPO: from prompts with checkable answers to a better model and the evidence that it is better.
+
+    The numbers of a run stand in params.yaml. The same work can be started here, in the Dagster UI (`grpo ui`) or with `dvc repro`.
+    Set GRPO_TRACEBACK=1 to see where an error came from.
+    """
+
+
+@main.command()
+@experiment_option
+@click.option("--from-grpo", is_flag=True, help="Start at GRPO: prompts, SFT and reference stay as they are.")
+@clear_errors
+def run(experiment: str, from_grpo: bool) -> None:
+    """Materialise the whole lifecycle and show the evidence.
+
+    Stages whose configuration, inputs and code did not change are skipped. Ctrl-C stops training after its step with a checkpoint;
+    run again to go on.
+    """
+    root = checkout()
+    config = choose_experiment(root, experiment)
+    from rich.console import Console
+
+    from pipelines.definitions import run_job
+    from pipelines.summary import result
+
+    stop_at_once()
+    if not run_job(root, experiment, from_grpo=from_grpo):
+        raise click.ClickException("the run failed: the first error above says why; what was finished before it is kept")
+    console = Console()
+    # A log has no width of its own; the evidence needs 105 columns to stand on single lines.
+    Console(width=None if console.is_terminal else 120).print(result(Paths(root, experiment), config))
+
+
+@main.command()
+@clear_errors
+def check() -> None:
+    """Check params.yaml and show what its numbers multiply to."""
+    root = checkout()
+    configs = experiments(root)
+    from rich.console import Console
+
+    from pipelines.summary import counts
+
+    console = Console()
+    for name, config in configs.items():
+        console.print(counts(name, config, num_train_prompts(Paths(root))))
+    console.print(f"params.yaml is valid: {len(configs)} experiment{'s' if len(configs) > 1 else ''}")
+
+
+@main.command()
+@clear_errors
+def status() -> None:
+    """Say of every stage whether it is out of date, and why.
+
+    Exit status 0 either way. Nothing is run or written.
+    """
+    root = checkout()
+    experiments(root)
+    from pipelines.graph import RUN_CONFIG, load_graph
+    from pipelines.staleness import all_out_of_sync
+
+    names = [target.name for target in load_graph(root).targets if target.stage != RUN_CONFIG]
+    reasons = all_out_of_sync(root, names)
+    for name in names:
+        click.echo(f"{name}: {'out of date' if reasons[name] else 'up to date'}")
+        for reason in reasons[name]:
+            click.echo(f"    {reason}")
+
+
+@main.command()
+@clear_errors
+def sync() -> None:
+    """Tell Dagster what `dvc repro` or `dvc checkout` did in a shell, so that its asset pages are right again."""
+    root = checkout()
+    from pipelines.sync import sync as report_to_dagster
+
+    reported = report_to_dagster(root)
+    click.echo("\n".join(map(str, reported)) if reported else "Dagster knew everything already")
+
+
+@main.command()
+@click.option("--port", default=3000, show_default=True, type=click.IntRange(1, 65535), help="Port of Dagster's page.")
+@click.option("--mlflow-port", default=5000, show_default=True, type=click.IntRange(1, 65535), help="Port of MLflow's page.")
+@clear_errors
+def ui(port: int, mlflow_port: int) -> None:
+    """Open Dagster's and MLflow's pages on this machine (loopback only) until Ctrl-C."""
+    root = checkout()
+    experiments(root)
+    from pipelines.tracking import tracking_uri
+    from pipelines.ui import ServerError, running, servers, wait_for_end
+
+    stop_at_once()
+    wanted = servers(root, port, mlflow_port)
+    click.echo(f"starting {' and '.join(server.name for server in wanted)} ...", err=True)
+    try:
+        with running(root, wanted) as started:
+            for server in wanted:
+                click.echo(f"{server.name:8} {server.address}")
+            if len(wanted) == 1:
+                click.echo(f"{'MLflow':8} {tracking_uri(root)}")
+            click.echo("Ctrl-C stops them.")
+            wait_for_end(root, started)
+    except ServerError as error:
+        raise click.ClickException(str(error)) from error
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+
+
+@main.command()
+@click.argument("checkpoint", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("prompt")
+@click.option("--num", default=1, show_default=True, type=click.IntRange(min=1), help="Completions to draw.")
+@click.option("--temperature", default=1.0, show_default=True, type=click.FloatRange(min=0), help="0 is greedy.")
+@click.option("--max-new-tokens", type=click.IntRange(min=1), help="Longest completion in tokens. [default: rollout.max_new_tokens]")
+@click.option("--seed", default=0, show_default=True, help="The same seed draws the same completions.")
+@clear_errors
+def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_tokens: int | None, seed: int) -> None:
+    """Let the model in the folder CHECKPOINT complete PROMPT.
+
+    PROMPT is wrapped as training prompts are (prompts.template, prompts.chat). Example:
+
+        grpo sample data/grpo_checkpoint/default '335+194='
+    """
+    root = checkout()
+    config = next(iter(experiments(root).values()))
+    prepare_libraries(config.model)
+    from pipelines.sample import completions
+
+    length = max_new_tokens or config.rollout.max_new_tokens
+    for text in completions(checkpoint, prompt, config, num=1 if temperature == 0 else num, temperature=temperature, max_new_tokens=length, seed=seed):
+        click.echo(text)
+
+
+def num_train_prompts(paths: Paths) -> int | None:
+    """Rows of the train split, if the table was made."""
+    if not paths.prompts.exists():
+        return None
+    import polars as pl
+
+    return int(pl.scan_parquet(paths.prompts).filter(pl.col("split") == "train").select(pl.len()).collect().item())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""Runs a job in this process and tells a person at the terminal how it goes; Dagster keeps the same record as of a run from its UI."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+import dagster as dg
+from dagster._core.events import StepFailureData
+from dagster._core.events.log import EventLogEntry
+from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
+from dagster._core.utils import make_new_run_id
+
+from pipelines.checks import CONTRACT
+from pipelines.launcher import EXIT_STATUS
+from pipelines.pages import OUTCOME
+from pipelines.processes import terminal_for_stages
+
+RUN_CONFIG = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+"""Dagster's own lines would drown the progress bars; they are in the UI, and `narrate` prints what matters."""
+CODE_LOCATION = "__repository__@pipelines.definitions"
+
+
+def run_in_process(job: dg.JobDefinition, experiment: str, instance: dg.DagsterInstance) -> bool:
+    """Run `job` for one experiment, its stages' start, end and errors told on stderr; whether all of it succeeded."""
+    # Dagster shows a run's output through `tail`, which would be stopped before it has read the last lines.
+    os.environ.setdefault("DAGSTER_COMPUTE_LOG_TAIL_WAIT_AFTER_FINISH", "0.5")
+    run_id = make_new_run_id()
+    instance.add_event_listener(run_id, narrate(sys.stderr))
+    with terminal_for_stages():
+        result = job.execute_in_process(
+            run_config=RUN_CONFIG,
+            instance=instance,
+            partition_key=experiment if job.partitions_def else None,
+            run_id=run_id,
+            tags={REPOSITORY_LABEL_TAG: CODE_LOCATION},
+            raise_on_error=False,
+        )
+    return result.success
+
+
+def narrate(stream: TextIO) -> Callable[[EventLogEntry], None]:
+    """A listener that prints one line when a stage starts, one when it ends, and why it failed unless the stage has said so itself."""
+    started: dict[str, float] = {}
+    outcomes: dict[str, str] = {}
+
+    def listen(entry: EventLogEntry) -> None:
+        event = entry.dagster_event
+        if event is None or event.step_key is None:
+            return
+        name, kind = event.step_key, event.event_type
+        seconds = entry.timestamp - started.get(name, entry.timestamp)
+        text = None
+        if kind is dg.DagsterEventType.STEP_START:
+            started[name] = entry.timestamp
+            text = f"── {name}"
+        elif kind is dg.DagsterEventType.ASSET_MATERIALIZATION:
+            outcomes[name] = str(event.step_materialization_data.materialization.metadata[OUTCOME].value)
+        elif kind is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+            text = warning_text(event.asset_check_evaluation_data)
+        elif kind is dg.DagsterEventType.STEP_SUCCESS:
+            text = f"   {name}: {outcomes.get(name, 'done')} ({seconds:.1f} s)"
+        elif kind is dg.DagsterEventType.STEP_FAILURE:
+            text = "\n".join([f"   {name} failed after {seconds:.1f} s", *untold(event.step_failure_data)])
+        if text is not None:
+            print(text, file=stream, flush=True)
+
+    return listen
+
+
+def warning_text(evaluation: dg.AssetCheckEvaluation) -> str | None:
+    """What to say of a check; a violated contract is also the text of the failure that follows it."""
+    if evaluation.passed or evaluation.check_name == CONTRACT:
+        return None
+    return f"   warning: {evaluation.asset_key.to_user_string()} is not {evaluation.check_name}: {evaluation.description}"
+
+
+def untold(failure: StepFailureData) -> list[str]:
+    """Why a step failed, unless its stage wrote that to stderr."""
+    told = failure.user_failure_data
+    if told is None:
+        return [failure.error_display_string.strip()]
+    return [] if EXIT_STATUS in told.metadata else [told.description or ""]

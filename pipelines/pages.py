@@ -1,0 +1,79 @@
+"""A noun's page in Dagster: what its module shows of it, its hash and size in DVC, the way to its MLflow run."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+
+from assets.page import Chart, Markdown, Table, Value
+from assets.paths import Paths
+from pipelines.graph import Target
+from pipelines.lock import Entry
+
+LONGEST_CELL = 200
+OUTCOME = "dvc/run"
+"""Metadata that says how a result came about."""
+
+
+def page(root: Path, target: Target, asset: str, entry: Entry) -> dict[str, dg.MetadataValue]:
+    """Everything shown beside a materialization. A page that cannot be drawn says why and never costs the result it describes."""
+    paths = Paths(root, target.experiment or "default")
+    try:
+        shown = {name: metadata_value(value) for name, value in import_module(f"assets.{asset}").describe(paths).items()}
+    except Exception as error:  # noqa: BLE001 - the files are made and hashed; a chart that fails must not undo hours of training
+        shown = {"page": dg.MetadataValue.text(f"could not be drawn: {type(error).__name__}: {error}")}
+    return {**shown, **_link(paths, target), **_hashes(target, asset, entry)}
+
+
+def _hashes(target: Target, asset: str, entry: Entry) -> dict[str, dg.MetadataValue]:
+    return {
+        "dvc/md5": dg.MetadataValue.text(entry.data_version(target, asset)),
+        "dvc/size": dg.MetadataValue.int(entry.size(target, asset)),
+        "dvc/target": dg.MetadataValue.text(target.name),
+    }
+
+
+def _link(paths: Paths, target: Target) -> dict[str, dg.MetadataValue]:
+    """The experiment's MLflow run, once training has written its address."""
+    address = paths.provenance("grpo_checkpoint") / "mlflow_url.txt"
+    if target.experiment is None or not address.is_file():
+        return {}
+    return {"mlflow": dg.MetadataValue.url(address.read_text(encoding="utf-8").strip())}
+
+
+def metadata_value(value: Value) -> dg.MetadataValue:
+    """One value of a page as Dagster shows it."""
+    match value:
+        case Table():
+            return dg.MetadataValue.md(markdown_table(value.frame.head(value.max_rows).to_dicts()))
+        case Chart():
+            return dg.MetadataValue.md(f"![chart](data:image/png;base64,{base64.b64encode(value.png).decode()})")
+        case Markdown():
+            return dg.MetadataValue.md(value.text)
+        case Path():
+            return dg.MetadataValue.path(value)
+        case bool() | str():
+            return dg.MetadataValue.text(str(value))
+        case int():
+            return dg.MetadataValue.int(value)
+        case float():
+            return dg.MetadataValue.float(value)
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as a table; what would break its lines is escaped, long cells are cut. A key that a row lacks is an empty cell."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    if not columns:
+        return "(no rows)"
+    lines = [[_cell(row.get(column, "")) for column in columns] for row in rows]
+    return "\n".join(["| " + " | ".join(line) + " |" for line in [[_cell(column) for column in columns], ["---"] * len(columns), *lines]])
+
+
+def _cell(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    cut = text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
+    escaped = cut.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
+    return "<br>".join(escaped.splitlines())

@@ -1,0 +1,121 @@
+"""What of a stage goes into its MLflow run, and when: curves at every checkpoint, pictures and tables at the end."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+
+from assets.page import Progress, ProgressCallback
+from assets.paths import Paths
+from grpo_core.config import SECTIONS, RunConfig, section_values
+from pipelines.lock import read_lock
+from pipelines.provenance import git_state
+from pipelines.tracking import MlflowSink, Status, open_run, provenance_tags, tracking_uri
+
+SAMPLES = 10
+"""Completions shown of the first and of the last step."""
+
+
+class TrackingError(ValueError):
+    """MLflow could not take what a stage reports."""
+
+
+@contextmanager
+def training_record(paths: Paths, config: RunConfig) -> Iterator[ProgressCallback]:
+    """The MLflow run of a training: its curves follow the checkpoints, the rest is logged when the block ends well."""
+    from assets.grpo_checkpoint import run_key, work_folder
+
+    sink: MlflowSink | None = None
+
+    def record(progress: Progress) -> None:
+        nonlocal sink
+        if progress.checkpointed:
+            work = work_folder(paths, config)
+            with _clear_errors(paths.root):
+                sink = sink or _open(paths, config, run_key(paths, config))
+                sink.replay(work / "metrics.jsonl", work / "timings.jsonl", progress.step)
+
+    try:
+        yield record
+    except BaseException as error:
+        if sink is not None:
+            sink.finish(_status(error))
+        raise
+    with _clear_errors(paths.root):
+        log_training(sink or _open(paths, config, finished_run_key(paths)), paths)
+
+
+@contextmanager
+def evaluation_record(paths: Paths, config: RunConfig) -> Iterator[ProgressCallback]:
+    """Held-out numbers, picture and samples, added to the training's MLflow run when the block ends well."""
+    yield lambda progress: None
+    with _clear_errors(paths.root):
+        log_evaluation(_open(paths, config, finished_run_key(paths)), paths)
+
+
+def log_training(sink: MlflowSink, paths: Paths) -> None:
+    """All that a finished training leaves: curves to the last step, data, charts and samples."""
+    from assets.charts import training_charts
+    from grpo_core.checkpoint import file_sha256
+
+    metrics = paths.grpo_checkpoint / "metrics.jsonl"
+    rewards = pl.read_parquet(paths.rewards)
+    sink.replay(metrics, paths.provenance("grpo_checkpoint") / "timings.jsonl", int(rewards["step"].max()))  # type: ignore[arg-type]  # an int column
+    sink.log_inputs(pl.read_parquet(paths.prompts), file_sha256(paths.prompts))
+    sink.log_figures(training_charts(pl.read_ndjson(metrics, infer_schema_length=None), rewards))
+    sink.log_samples(training_samples(pl.read_parquet(paths.rollout_batches), rewards))
+    sink.finish("FINISHED")
+
+
+def log_evaluation(sink: MlflowSink, paths: Paths) -> None:
+    """All that a finished evaluation leaves."""
+    from assets.charts import accuracy_bars
+
+    summary = json.loads(paths.heldout_summary.read_text(encoding="utf-8"))
+    completions = pl.read_parquet(paths.heldout_completions)
+    sink.log_summary(summary)
+    sink.log_figures({"heldout_accuracy": accuracy_bars(summary)})
+    shown = completions.filter(pl.col("decoding") == "greedy").sort("prompt_id", "model").head(2 * SAMPLES)
+    sink.log_samples(shown.select("model", "prompt_id", "text", "length", "correct", "reward"), "heldout_samples")
+    sink.finish("FINISHED")
+
+
+def training_samples(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
+    """A few completions of the first and of the last step with what they earned: what was learned, side by side."""
+    keys = ["step", "group", "prompt_id", "completion_index"]
+    rows = rollouts.join(rewards.select(*keys, "reward", "advantage"), on=keys, maintain_order="left")
+    ends = [rows.filter(pl.col("step") == step).head(SAMPLES) for step in sorted({rows["step"].min(), rows["step"].max()})]  # type: ignore[type-var]
+    return pl.concat(ends).select("step", "prompt_id", "text", "length", "finish_reason", "reward", "advantage")
+
+
+def finished_run_key(paths: Paths) -> str:
+    """The key that the trained policy's manifest names its run by."""
+    return str(json.loads((paths.grpo_checkpoint / "manifest.json").read_text(encoding="utf-8"))["run_key"])
+
+
+def _open(paths: Paths, config: RunConfig, run_key: str) -> MlflowSink:
+    params = {section: section_values(config, section) for section in SECTIONS}
+    state = git_state(paths.root)
+    made = {str(path.relative_to(paths.root)) for path in (paths.prompts, paths.sft_checkpoint, paths.reference_checkpoint)}
+    hashes = {path: md5 for entry in read_lock(paths.root).values() for path, md5 in entry.outs.items() if path in made}
+    tags = provenance_tags(state["commit"] or "none", dirty=bool(state["dirty"]), hashes=hashes)
+    return open_run(paths.root, paths.experiment, run_key, params, tags)
+
+
+def _status(error: BaseException) -> Status:
+    from grpo_core.sft import Interrupted
+
+    return "KILLED" if isinstance(error, Interrupted | KeyboardInterrupt) else "FAILED"
+
+
+@contextmanager
+def _clear_errors(root: Path) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        uri = tracking_uri(root)
+        raise TrackingError(f"MLflow at {uri} failed: {error.message}; set MLFLOW_TRACKING_URI or repair it, then run again (checkpoints are kept)") from error

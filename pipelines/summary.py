@@ -1,0 +1,111 @@
+"""What a person sees when a run has ended, and before it begins: the evidence, the places, the derived counts."""
+
+import json
+import os
+from collections.abc import Mapping
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from assets.paths import Paths
+from grpo_core.config import RunConfig
+
+
+def result(paths: Paths, config: RunConfig) -> Group:
+    """The held-out evidence, where every output lies, and what to do next."""
+    numbers = json.loads(paths.heldout_summary.read_text(encoding="utf-8"))
+    return Group(evidence(numbers, paths.experiment), Text(), places(paths), Text(), next_steps(paths, config))
+
+
+def evidence(numbers: Mapping[str, float], experiment: str) -> Table:
+    """Reference and policy on the held-out prompts, with their differences; 95 % intervals in brackets."""
+    k = int(numbers["samples_per_prompt"])
+    title = f"Held-out evaluation of {experiment!r}: {int(numbers['num_prompts'])} prompts never trained on, 95 % intervals in brackets"
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "reference", "policy", "difference (paired)"):
+        table.add_column(heading, justify="left" if heading == "" else "right")
+    table.add_row(
+        "greedy accuracy", _interval(numbers, "reference_accuracy"), _interval(numbers, "policy_accuracy"), _interval(numbers, "difference", sign="+")
+    )
+    table.add_row(
+        f"mean@{k}, temperature {numbers['temperature']:g}",
+        f"{numbers['reference_mean_at_k']:.3f}",
+        f"{numbers['policy_mean_at_k']:.3f}",
+        _interval(numbers, "mean_at_k_difference", sign="+"),
+    )
+    table.add_row(f"pass@{k}", *_pair(numbers, "pass_at_k", ".3f"))
+    table.add_row("mean length", *_pair(numbers, "mean_length", ".1f"))
+    table.add_row("KL, nats a token", "", f"{numbers['kl_token_mean']:.4f}", "")
+    table.add_row("KL, nats a completion", "", f"{numbers['kl_sequence_sum']:.3f}", "")
+    return table
+
+
+def places(paths: Paths) -> Table:
+    """Where each output lies, from the root."""
+    table = Table(title="Outputs", title_justify="left", show_header=False, box=None, padding=(0, 2))
+    for name, path in (
+        ("prompts", paths.prompts),
+        ("reference model", paths.reference_checkpoint),
+        ("trained policy", paths.grpo_checkpoint),
+        ("every completion", paths.rollout_batches),
+        ("every reward", paths.rewards),
+        ("held-out completions", paths.heldout_completions),
+        ("held-out summary", paths.heldout_summary),
+        ("pairs for blind review", paths.blind_review_pairs),
+        ("their key", paths.blind_review_key),
+    ):
+        table.add_row(name, str(path.relative_to(paths.root)))
+    return table
+
+
+def next_steps(paths: Paths, config: RunConfig) -> Text:
+    """How to look further."""
+    prompt = "335+194=" if config.prompts.path == "" else "..."
+    activated = os.environ.get("VIRTUAL_ENV") == str(paths.root / ".venv")
+    lines = (
+        *(() if activated else (("Find the commands", "source .venv/bin/activate"),)),
+        ("Open the UIs", "grpo ui"),
+        ("Talk to the reference", f"grpo sample {paths.reference_checkpoint.relative_to(paths.root)} '{prompt}'"),
+        ("Talk to the policy", f"grpo sample {paths.grpo_checkpoint.relative_to(paths.root)} '{prompt}'"),
+        ("Vary the run", "dvc exp run -S grpo.group_size=4"),
+    )
+    width = max(len(name) for name, _ in lines)
+    return Text("\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
+
+
+def counts(name: str, config: RunConfig, num_train_prompts: int | None) -> Table:
+    """What the numbers of an experiment multiply to."""
+    grpo = config.grpo
+    completions = grpo.prompts_per_step * grpo.group_size
+    seen = grpo.steps * grpo.prompts_per_step
+    table = Table(title=f"Experiment {name!r}", title_justify="left", show_header=False, box=None, padding=(0, 2))
+    rows = [
+        ("rollout batches (steps)", f"{grpo.steps:,}"),
+        ("prompts a step", f"{grpo.prompts_per_step:,}"),
+        ("completions a step", f"{completions:,} = {grpo.prompts_per_step} prompts × {grpo.group_size}"),
+        ("completions in all", f"{grpo.steps * completions:,}, at most {grpo.steps * completions * config.rollout.max_new_tokens:,} tokens"),
+        ("optimizer steps", f"{optimizer_steps(config):,} = {grpo.steps} × {grpo.updates_per_rollout} passes × {grpo.minibatches_per_rollout} minibatches"),
+        ("completions a minibatch", f"{completions // grpo.minibatches_per_rollout:,}"),
+        (
+            "prompts drawn",
+            f"{seen:,}" + ("" if not num_train_prompts else f" = {seen / num_train_prompts:.2f} epochs over {num_train_prompts:,} train prompts"),
+        ),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def optimizer_steps(config: RunConfig) -> int:
+    """Optimizer steps of the whole GRPO training."""
+    return config.grpo.steps * config.grpo.updates_per_rollout * config.grpo.minibatches_per_rollout
+
+
+def _interval(numbers: Mapping[str, float], key: str, sign: str = "") -> str:
+    return f"{numbers[key]:{sign}.3f} [{numbers[f'{key}_low']:{sign}.3f}, {numbers[f'{key}_high']:{sign}.3f}]"
+
+
+def _pair(numbers: Mapping[str, float], key: str, spec: str) -> tuple[str, str, str]:
+    reference, policy = numbers[f"reference_{key}"], numbers[f"policy_{key}"]
+    return f"{reference:{spec}}", f"{policy:{spec}}", f"{policy - reference:+{spec}}"

@@ -1,0 +1,94 @@
+"""Tells Dagster what `dvc repro` made in a shell, so that both know the same results."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import dagster as dg
+from dagster._core.definitions.data_version import (  # not exported
+    CODE_VERSION_TAG,
+    DATA_VERSION_IS_USER_PROVIDED_TAG,
+    DATA_VERSION_TAG,
+    get_input_data_version_tag,
+    get_input_event_pointer_tag,
+)
+
+from pipelines.checks import contract_results
+from pipelines.graph import RUN_CONFIG, Graph, Target, code_version, load_graph
+from pipelines.lock import Entry, read_lock
+from pipelines.pages import OUTCOME, page
+
+
+def sync(root: Path, instance: dg.DagsterInstance | None = None) -> list[str]:
+    """Report every result in dvc.lock that Dagster (the instance of DAGSTER_HOME unless given) lacks; returns `asset` or `asset@experiment` of each.
+
+    In topological order, each as soon as it is known: an event points at those of its parents, as a run's would.
+    """
+    instance = instance or dg.DagsterInstance.get()
+    graph, lock = load_graph(root), read_lock(root)
+    reported: list[str] = []
+    for target in graph.targets:
+        if target.stage == RUN_CONFIG or target.name not in lock:
+            continue
+        news = [asset for asset in target.assets if _report(instance, root, graph, target, asset, lock[target.name])]
+        for result in contract_results(root, target) if news else ():
+            _report_check(instance, result)
+        reported += [asset if target.experiment is None else f"{asset}@{target.experiment}" for asset in news]
+    return reported
+
+
+def _report(instance: dg.DagsterInstance, root: Path, graph: Graph, target: Target, asset: str, entry: Entry) -> bool:
+    """Report one result unless Dagster's newest says the same."""
+    inputs = input_versions(graph, target, asset, entry)
+    tags = {
+        DATA_VERSION_TAG: entry.data_version(target, asset),
+        DATA_VERSION_IS_USER_PROVIDED_TAG: "true",
+        CODE_VERSION_TAG: code_version(root, target),
+        **{get_input_data_version_tag(dg.AssetKey(parent)): version for parent, version in inputs.items()},
+    }
+    known = _newest_tags(instance, asset, target.experiment)
+    if all(known.get(name) == value for name, value in tags.items()):
+        return False
+    pointers = {get_input_event_pointer_tag(dg.AssetKey(parent)): _pointer(instance, graph, target, parent) for parent in inputs}
+    metadata = {**page(root, target, asset, entry), OUTCOME: dg.MetadataValue.text("made in a shell")}
+    instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=target.experiment, tags={**tags, **pointers}, metadata=metadata))
+    return True
+
+
+def input_versions(graph: Graph, target: Target, asset: str, entry: Entry) -> dict[str, str]:
+    """Parent → the version of it that the result was made from, which may be older than what lies on disk now; spelled as a run spells it."""
+    hashes = {**entry.deps, **entry.outs}
+    versions = {}
+    for parent in sorted(graph.parents(asset)):
+        paths = graph.target(graph.stage_of(parent), target.experiment).outs_of(parent)
+        version = "+".join(hashes[path] for path in paths if path in hashes)
+        # Dagster hashes the versions of another step's partitions, in case there are many.
+        hashed = graph.is_partitioned(parent) and parent not in target.assets
+        versions[parent] = hashlib.sha256(version.encode()).hexdigest() if hashed else version
+    return versions
+
+
+def _newest_tags(instance: dg.DagsterInstance, asset: str, partition: str | None) -> Mapping[str, str]:
+    record = instance.get_latest_data_version_record(dg.AssetKey(asset), partition_key=partition)
+    return (record.event_log_entry.tags or {}) if record else {}
+
+
+def _pointer(instance: dg.DagsterInstance, graph: Graph, target: Target, parent: str) -> str:
+    """Where the parent's newest event stands in the event log."""
+    partition = target.experiment if graph.is_partitioned(parent) else None
+    record = instance.get_latest_data_version_record(dg.AssetKey(parent), partition_key=partition)
+    return str(record.storage_id) if record else "NULL"
+
+
+def _report_check(instance: dg.DagsterInstance, result: dg.AssetCheckResult) -> None:
+    assert result.asset_key is not None and result.check_name is not None
+    instance.report_runless_asset_event(
+        dg.AssetCheckEvaluation(
+            asset_key=result.asset_key,
+            check_name=result.check_name,
+            passed=result.passed,
+            description=result.description,
+            metadata=dict(result.metadata),
+            blocking=True,
+        )
+    )
