@@ -1,0 +1,77 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from assets import grpo_checkpoint
+from assets.page import Chart, Progress
+from assets.paths import Paths
+from grpo_core.checkpoint import read_manifest
+from grpo_core.sft import Interrupted
+from tests.assets.lifecycle import lifecycle_config, never
+
+
+def hashed(paths: Paths) -> dict[str, bytes]:
+    files = [paths.rollout_batches, paths.rewards, *sorted(paths.grpo_checkpoint.iterdir())]
+    return {path.name: path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def untrained(lifecycle: Paths, tmp_path: Path) -> Paths:
+    """The inputs of training, nothing trained."""
+    paths = Paths(tmp_path)
+    for noun in ("prompts", "sft_checkpoint", "reference_checkpoint"):
+        shutil.copytree(lifecycle.data / noun, paths.data / noun)
+    return paths
+
+
+def test_one_process_writes_three_nouns_and_keeps_the_clock_apart(lifecycle: Paths) -> None:
+    manifest = read_manifest(lifecycle.grpo_checkpoint)
+    assert manifest["step"] == 4
+    assert manifest["policy_digest"] != read_manifest(lifecycle.reference_checkpoint)["policy_digest"]
+    assert lifecycle.rollout_batches.is_file()
+    assert lifecycle.rewards.is_file()
+    timings = [json.loads(line) for line in (lifecycle.provenance("grpo_checkpoint") / "timings.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in timings] == [0, 1, 2, 3, 4]
+    assert not lifecycle.provenance("grpo_checkpoint").is_relative_to(lifecycle.data)
+
+
+def test_a_stopped_training_continues_to_the_same_bytes_and_is_then_forgotten(lifecycle: Paths, untrained: Paths) -> None:
+    config = lifecycle_config()
+    heard: list[Progress] = []
+    with pytest.raises(Interrupted):
+        grpo_checkpoint.produce(untrained, config, heard.append, lambda: len(heard) == 2)
+    work = grpo_checkpoint.work_folder(untrained, config)
+    assert work.is_dir()
+    assert work.name == grpo_checkpoint.run_key(untrained, config)
+    grpo_checkpoint.produce(untrained, config, heard.append, never)
+    assert hashed(untrained) == hashed(lifecycle)
+    assert [progress.step for progress in heard] == [0, 1, 2, 3, 4]
+    assert work.is_dir(), "kept until the contracts were checked"
+    grpo_checkpoint.settle(untrained, config)
+    assert not work.exists()
+
+
+def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
+    heard: list[Progress] = []
+    grpo_checkpoint.produce(untrained, lifecycle_config(), heard.append, never)
+    assert [(progress.step, progress.total) for progress in heard] == [(step, 4) for step in range(5)]
+    assert [progress.step for progress in heard if progress.checkpointed] == [2, 4]
+    assert {"reward/mean", "kl/mean", "length/mean", "seconds", "timestamp_ms", "tokens_per_second"} <= set(heard[1].numbers)
+
+
+def test_settling_twice_or_without_work_is_fine(untrained: Paths) -> None:
+    grpo_checkpoint.settle(untrained, lifecycle_config())
+
+
+def test_the_page_shows_the_four_charts_and_the_last_numbers(lifecycle: Paths) -> None:
+    page = grpo_checkpoint.describe(lifecycle)
+    last = json.loads((lifecycle.grpo_checkpoint / "metrics.jsonl").read_text().splitlines()[-1])
+    assert page["steps"] == 4
+    for name in ("reward/mean", "kl/mean", "length/mean", "entropy", "grad_norm", "beta"):
+        assert page[name] == pytest.approx(last[name])
+    assert {name for name in page if name.startswith("chart/")} == {"chart/reward", "chart/kl", "chart/length", "chart/advantages"}
+    assert all(isinstance(value, Chart) for name, value in page.items() if name.startswith("chart/"))
+    assert page["weights"] == read_manifest(lifecycle.grpo_checkpoint)["policy_digest"]
+    assert "select_accuracy" in page

@@ -1,0 +1,154 @@
+"""A run that nobody interrupts: what it reports, what it writes, and what does not change it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from transformers import AutoModelForCausalLM
+
+from grpo_core.checkpoint import file_sha256, folder_digest, read_manifest
+from grpo_core.config import RunConfig
+from grpo_core.loop import Files, StepReport, run_key, train
+from grpo_core.models import policy_digest
+from grpo_core.rewards import RewardError
+from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return inputs(tmp_path_factory.mktemp("given")).prompts.parent
+
+
+def run(root: Path, given: Path, config: RunConfig) -> tuple[Files, list[StepReport]]:
+    root.mkdir(exist_ok=True)
+    files = outputs(root, given)
+    reports: list[StepReport] = []
+    train(files, config, on_step=reports.append)
+    return files, reports
+
+
+@pytest.fixture(scope="module")
+def done(given: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, list[StepReport]]:
+    return run(tmp_path_factory.mktemp("done"), given, tiny_config())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_step_is_reported_once_and_in_order(done: tuple[Files, list[StepReport]]) -> None:
+    files, reports = done
+    assert [report.step for report in reports] == [0, 1, 2, 3, 4, 5, 6]
+    assert [report.step for report in reports if report.checkpointed] == [2, 4, 6]
+    assert [{"step": report.step, **report.metrics} for report in reports] == lines(files.checkpoint / "metrics.jsonl")
+    assert [{"step": report.step, **report.timings} for report in reports] == lines(files.timings)
+
+
+def test_step_zero_is_the_evaluation_before_training(done: tuple[Files, list[StepReport]]) -> None:
+    metrics = lines(done[0].checkpoint / "metrics.jsonl")
+    assert set(metrics[0]) == {"step", "eval/select_accuracy", "eval/select_length"}
+    assert [line["step"] for line in metrics if "eval/select_accuracy" in line] == [0, 3, 6]
+
+
+def test_the_metrics_hold_what_their_readers_need_and_no_clock(done: tuple[Files, list[StepReport]]) -> None:
+    files, _ = done
+    needed = {
+        "step", "reward/mean", "reward/std", f"reward/{REWARD}", "kl/mean", "kl/sequence", "loss", "policy_loss", "kl_loss", "grad_norm", "entropy",
+        "clip_fraction",
+        "ratio/max", "beta", "learning_rate", "length/mean", "length/max", "zero_variance_fraction", "solved_group_fraction", "truncated_fraction",
+        "advantage/mean", "advantage/std", "advantage/min", "advantage/max", "advantage/clipped_fraction", "logprob_gap", "tokens",
+    }  # fmt: skip
+    for line in lines(files.checkpoint / "metrics.jsonl")[1:]:
+        assert set(line) - {"eval/select_accuracy", "eval/select_length"} == needed
+    for line in lines(files.timings)[1:]:
+        assert set(line) >= {"step", "timestamp_ms", "seconds", "tokens_per_second", "seconds/sample", "seconds/score", "seconds/reference", "seconds/update"}
+
+
+def test_the_tables_hold_every_completion_of_every_step(done: tuple[Files, list[StepReport]]) -> None:
+    rollouts, rewards = pl.read_parquet(done[0].rollouts), pl.read_parquet(done[0].rewards)
+    keys = ["step", "group", "prompt_id", "completion_index"]
+    assert rollouts.select(keys).equals(rewards.select(keys))
+    assert rollouts.select("step", "group", "completion_index").rows() == [(s, p, g) for s in range(1, 7) for p in range(4) for g in range(4)]
+    assert rollouts["policy_digest"].n_unique() == 6
+    assert rollouts["policy_digest"][0] == read_manifest(done[0].start)["policy_digest"]
+
+
+def test_the_checkpoint_names_what_it_was_made_from(done: tuple[Files, list[StepReport]]) -> None:
+    files, _ = done
+    manifest = read_manifest(files.checkpoint)
+    assert manifest["step"] == 6
+    assert manifest["run_key"] == run_key(files, tiny_config())
+    assert manifest["config"]["grpo"]["learning_rate"] == 3e-3
+    assert set(manifest["config"]) == {"model", "rollout", "rewards", "grpo", "heldout_eval"}
+    assert manifest["parents"] == {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)}
+    assert set(manifest["files"]) == {"config.json", "generation_config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+    assert policy_digest(AutoModelForCausalLM.from_pretrained(files.checkpoint)) == manifest["policy_digest"]
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_evaluating_more_or_less_often_changes_no_rollout_and_no_weight(every: int, done: tuple[Files, list[StepReport]], given: Path, tmp_path: Path) -> None:
+    files, _ = run(tmp_path, given, tiny_config(eval_every=every))
+    assert files.rollouts.read_bytes() == done[0].rollouts.read_bytes()
+    assert files.rewards.read_bytes() == done[0].rewards.read_bytes()
+    assert (files.checkpoint / "model.safetensors").read_bytes() == (done[0].checkpoint / "model.safetensors").read_bytes()
+    evaluated = [line["step"] for line in lines(files.checkpoint / "metrics.jsonl") if "eval/select_accuracy" in line]
+    assert evaluated == ([] if every == 0 else list(range(7)))
+
+
+def test_evaluation_settings_change_no_rollout_and_no_weight(done: tuple[Files, list[StepReport]], given: Path, tmp_path: Path) -> None:
+    config = tiny_config()
+    files, _ = run(tmp_path, given, replace(config, heldout_eval=replace(config.heldout_eval, seed=9, max_select_prompts=1, temperature=0.3)))
+    assert files.rollouts.read_bytes() == done[0].rollouts.read_bytes()
+    assert (files.checkpoint / "model.safetensors").read_bytes() == (done[0].checkpoint / "model.safetensors").read_bytes()
+
+
+CHANGES: list[dict[str, Any]] = [
+    {"seed": 1}, {"learning_rate": 1e-3}, {"beta": 0.5}, {"clip_low": 0.01, "clip_high": 0.01}, {"advantage_clip": 0.1}, {"max_grad_norm": 1e-3},
+    {"loss": "dapo"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{}, *CHANGES])
+def test_what_training_reads_changes_the_weights(change: dict[str, Any], done: tuple[Files, list[StepReport]], given: Path, tmp_path: Path) -> None:
+    files, _ = run(tmp_path, given, tiny_config(steps=1, eval_every=0, **change))
+    after_one_step = pl.read_parquet(done[0].rollouts).filter(pl.col("step") == 2)["policy_digest"][0]
+    assert (read_manifest(files.checkpoint)["policy_digest"] == after_one_step) == (not change)
+
+
+def test_updates_per_rollout_and_minibatches_train_to_the_end(given: Path, tmp_path: Path) -> None:
+    files, reports = run(tmp_path, given, tiny_config(steps=2, updates_per_rollout=2, minibatches_per_rollout=4))
+    assert [report.step for report in reports] == [0, 1, 2]
+    assert lines(files.checkpoint / "metrics.jsonl")[2]["ratio/max"] > 1
+
+
+def test_a_reward_that_returns_infinity_ends_the_run_and_writes_no_output(given: Path, tmp_path: Path) -> None:
+    files, heard = outputs(tmp_path, given), []
+    with pytest.raises(RewardError, match=r"'tests.tiny_rewards:infinite_in_row_three' returned inf for step 1, prompt [0-9a-f]+, completion 3"):
+        train(files, tiny_config(rewards={"tests.tiny_rewards:infinite_in_row_three": 1.0}, eval_every=0), on_step=lambda report: heard.append(report.step))
+    assert heard == [0]
+    assert not files.checkpoint.exists()
+    assert not files.rollouts.exists()
+
+
+def test_the_run_key_names_configuration_inputs_and_code(given: Path, tmp_path: Path) -> None:
+    files, config = outputs(tmp_path, given), tiny_config()
+    key = run_key(files, config)
+    assert len(key) == 16
+    for same in (tiny_config(steps=60), tiny_config(checkpoint_every=1), tiny_config(keep_checkpoints=9)):
+        assert run_key(files, same) == key, "how long it runs and how often it is saved change no step"
+    changed = [
+        tiny_config(seed=1),
+        tiny_config(rewards={REWARD: 2.0}),
+        tiny_config(rewards={"tests.tiny_rewards:constant": 1.0}),
+        replace(config, rollout=replace(config.rollout, temperature=0.9)),
+        replace(config, model=replace(config.model, dtype="bfloat16")),
+    ]
+    keys = {run_key(files, other) for other in changed}
+    assert len(keys) == len(changed)
+    assert key not in keys
+    assert run_key(files, replace(config, sft=replace(config.sft, steps=9))) == key, "training reads the checkpoint, not how it was made"
+    prompts_table(train=11).write_parquet(tmp_path / "prompts.parquet")
+    assert run_key(replace(files, prompts=tmp_path / "prompts.parquet"), config) != key

@@ -1,0 +1,279 @@
+"""A run that is stopped, killed or damaged anywhere ends in the bytes of a run that never was."""
+
+import json
+import logging
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from grpo_core.kl_control import KlController
+from grpo_core.loop import Files, StepReport, run_key, train
+from grpo_core.models import policy_digest
+from grpo_core.resume import ResumePoint, WorkFolder
+from grpo_core.sft import Interrupted
+from tests.grpo_core.stopped_training import PLACES, child
+from tests.tiny_models import tiny_gpt2, tiny_llama
+from tests.tiny_run import content, inputs, outputs, tiny_config
+
+SETTINGS: dict[str, Any] = {"kl_control": "threshold", "kl_upper": 1e-3, "kl_lower": 1e-4, "updates_per_rollout": 2}
+"""A controller that moves, and two passes over each batch."""
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return inputs(tmp_path_factory.mktemp("given")).prompts.parent
+
+
+@pytest.fixture(scope="module")
+def expected(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What the uninterrupted run leaves."""
+    files = outputs(tmp_path_factory.mktemp("uninterrupted"), given)
+    train(files, tiny_config(**SETTINGS), on_step=lambda report: None)
+    metrics = [json.loads(line) for line in (files.checkpoint / "metrics.jsonl").read_text().splitlines()]
+    assert len({line["beta"] for line in metrics[1:]}) > 2, "the controller must move for this to mean something"
+    return content(files)
+
+
+def go(files: Files, *, stop_at: int | None = None, **settings: Any) -> list[StepReport]:
+    """Train until the end or until `stop_at`, and what was reported."""
+    reports: list[StepReport] = []
+    config = tiny_config(**{**SETTINGS, **settings})
+    if stop_at is None:
+        train(files, config, on_step=reports.append)
+    else:
+        with pytest.raises(Interrupted, match=f"interrupted: work up to step {stop_at} is kept; run again to resume"):
+            train(files, config, on_step=reports.append, should_stop=lambda: len(reports) == stop_at)
+    return reports
+
+
+def work(files: Files) -> Path:
+    return files.work / run_key(files, tiny_config(**SETTINGS))
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3, 5])
+def test_a_run_interrupted_once_ends_in_the_same_bytes(stop: int, given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    reports = go(files, stop_at=stop)
+    assert [report.step for report in reports] == list(range(stop + 1))
+    assert reports[-1].checkpointed
+    assert not files.checkpoint.exists()
+    assert [report.step for report in go(files)] == list(range(stop + 1, 7))
+    assert content(files) == expected
+
+
+def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files, heard = outputs(tmp_path, given), []
+    for stop in range(1, 6):
+        calls: list[StepReport] = []
+        with pytest.raises(Interrupted):
+            train(files, tiny_config(**SETTINGS), on_step=calls.append, should_stop=lambda: True)
+        assert calls[-1].step == stop
+        heard += [report.step for report in calls]
+    heard += [report.step for report in go(files)]
+    assert heard == list(range(7))
+    assert content(files) == expected
+    steps = [json.loads(line)["step"] for line in files.timings.read_text().splitlines()]
+    assert steps == list(range(7)), "the clock's lines, too, are there once each"
+
+
+def test_asking_to_stop_in_the_last_step_lets_it_finish(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    reports: list[StepReport] = []
+    train(files, tiny_config(**SETTINGS), on_step=reports.append, should_stop=lambda: len(reports) == 6)
+    assert content(files) == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "call", "after"),
+    [
+        ("sampling", 4, False),
+        ("between minibatches", 10, False),  # in the second pass of step 3
+        ("between minibatches", 20, True),
+        ("writing rows", 5, True),  # rollouts of step 3 written, rewards not
+        ("writing rows", 8, False),
+        ("writing a checkpoint", 1, False),
+        ("writing a checkpoint", 2, True),
+        ("writing a file to disk", 40, False),
+        ("writing a file to disk", 41, True),
+        ("writing the outputs", 1, False),
+        ("making the final checkpoint", 1, False),
+        ("making the final checkpoint", 1, True),
+    ],
+)  # fmt: skip
+def test_a_process_killed_at_a_named_place_ends_in_the_same_bytes(
+    place: str, call: int, after: bool, given: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    killed = child(tmp_path, given, SETTINGS, place, call, after)
+    killed.join(60)
+    assert killed.exitcode == -signal.SIGKILL, f"{place} is called fewer than {call} times"
+    files = outputs(tmp_path, given)
+    go(files)
+    assert content(files) == expected
+
+
+def test_a_process_killed_at_random_moments_ends_in_the_same_bytes(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    chance = random.Random(0)
+    files = outputs(tmp_path, given)
+    codes = []
+    for _ in range(8):
+        process = child(tmp_path, given, SETTINGS)
+        process.join(chance.uniform(0.05, 0.8))
+        process.kill()
+        process.join(60)
+        codes.append(process.exitcode)
+        if process.exitcode == 0:
+            break
+    assert codes[0] == -signal.SIGKILL
+    assert set(codes) <= {0, -signal.SIGKILL}
+    go(files)
+    assert content(files) == expected
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [(flip, "model.safetensors"), (truncate, "optimizer.pt"), (Path.unlink, "state.json"), (truncate, "manifest.json"), (Path.unlink, "manifest.json")],
+)
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(
+    damage: Any, name: str, given: Path, expected: dict[str, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5)
+    damage(work(files) / "checkpoints" / "step-000005" / name)
+    with caplog.at_level(logging.WARNING):
+        reports = go(files)
+    assert [report.step for report in reports] == [5, 6], "step 4 is the newest whole one"
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "grpo_core.resume"]
+    assert "checkpoint step-000005 is not used" in warning
+    assert name in warning
+    assert "redone" in warning
+    assert content(files) == expected
+
+
+def test_with_every_checkpoint_damaged_the_run_starts_anew(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5)
+    for folder in (work(files) / "checkpoints").iterdir():
+        flip(folder / "optimizer.pt")
+    assert [report.step for report in go(files)] == list(range(7))
+    assert content(files) == expected
+
+
+def test_a_damaged_checkpoint_never_crowds_out_a_good_one(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5, keep_checkpoints=1)
+    flip(work(files) / "checkpoints" / "step-000005" / "model.safetensors")
+    go(files, stop_at=3, keep_checkpoints=1)
+    assert [report.step for report in go(files, keep_checkpoints=1)] == [4, 5, 6], "the interrupted run said that step 3 is kept"
+    left, wanted = content(files), dict(expected)
+    for manifest in (left, wanted):
+        del manifest["checkpoint/manifest.json"]  # it names keep_checkpoints
+    assert left == wanted
+
+
+def test_only_the_newest_checkpoints_are_kept(given: Path, tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5, checkpoint_every=1, keep_checkpoints=3)
+    assert sorted(path.name for path in (work(files) / "checkpoints").iterdir()) == ["step-000003", "step-000004", "step-000005"]
+
+
+def test_a_half_written_line_is_cut_off(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=3)
+    with (work(files) / "metrics.jsonl").open("a") as stream:
+        stream.write('{"step": 4, "reward/me')
+    go(files)
+    assert content(files) == expected
+
+
+def test_a_longer_run_continues_a_shorter_one(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, steps=4)
+    assert [report.step for report in go(files)] == [5, 6]
+    assert content(files) == expected
+
+
+def test_a_shorter_run_than_the_one_kept_holds_the_weights_of_its_own_last_step(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    fresh, files = outputs(tmp_path / "fresh", given), outputs(tmp_path / "kept", given)
+    go(fresh, steps=4)
+    go(files, stop_at=5)
+    go(files, steps=4)
+    assert content(files) == content(fresh)
+    assert [report.step for report in go(files)] == [5, 6], "and may be extended again"
+    assert content(files) == expected
+
+
+def test_a_finished_run_whose_outputs_are_gone_writes_them_again(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files)
+    files.rollouts.unlink()
+    assert go(files) == []
+    assert content(files) == expected
+
+
+def test_another_configuration_never_continues_this_run(given: Path, tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=3)
+    assert [report.step for report in go(files, learning_rate=1e-3, steps=2)] == [0, 1, 2]
+
+
+def test_two_trainers_cannot_share_a_work_folder(given: Path, tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    with WorkFolder.open(work(files), "key"):
+        with pytest.raises(ValueError, match=r"another process is training in .*: wait for it, or stop it"):
+            go(files)
+        assert [path.name for path in work(files).iterdir()] == ["lock"], "the second one touches nothing"
+    go(files, stop_at=1)
+
+
+@pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
+def test_a_checkpoint_gives_back_weights_moments_and_controller(make: Any, tmp_path: Path) -> None:
+    def trained(seed: int, steps: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = make(seed)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(steps):
+            model(input_ids=torch.tensor([[1, 8, 9]])).logits.square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model, optimizer
+
+    model, optimizer = trained(0, 2)
+    controller = KlController(beta=0.3, armed=True, steps_below=2, error_sum=1.5, last_error=-0.5)
+    other, moments = trained(1, 0)
+    with WorkFolder.open(tmp_path, "key") as folder:
+        folder.save(ResumePoint(7, controller), model, optimizer, keep=1)
+        assert folder.restore(other, moments, last_step=7) == ResumePoint(7, controller)
+    assert policy_digest(other) == policy_digest(model)
+    before, after = optimizer.state_dict()["state"], moments.state_dict()["state"]
+    assert before.keys() == after.keys()
+    for index in before:
+        for name in ("step", "exp_avg", "exp_avg_sq"):
+            assert torch.equal(before[index][name], after[index][name])
+
+
+def test_the_start_is_where_an_empty_folder_begins(tmp_path: Path) -> None:
+    model = tiny_llama()
+    before = policy_digest(model)
+    with WorkFolder.open(tmp_path / "new", "key") as folder:
+        assert folder.restore(model, torch.optim.AdamW(model.parameters()), last_step=7) == ResumePoint(0)
+    assert policy_digest(model) == before
+
+
+def test_the_named_places_exist() -> None:
+    for module, name in PLACES.values():
+        assert callable(getattr(module, name))
+    assert replace(outputs(Path("a"), Path("b"))).work == Path("a/work")

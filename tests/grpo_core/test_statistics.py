@@ -1,0 +1,73 @@
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from grpo_core.statistics import paired_bootstrap, pass_at_k, wilson
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "low", "high"),
+    [(0, 10, 0.0, 0.2775), (8, 10, 0.4902, 0.9433), (10, 10, 0.7225, 1.0), (1, 1, 0.2065, 1.0), (15, 148, 0.0624, 0.1605), (81, 263, 0.2553, 0.3662)],
+)
+def test_wilson_gives_the_published_intervals(successes: int, trials: int, low: float, high: float) -> None:
+    found = wilson(successes, trials)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+    assert found.estimate == successes / trials
+
+
+@pytest.mark.parametrize("trials", [1, 7, 10, 500])
+def test_wilson_is_a_mirror_and_stays_within_0_and_1(trials: int) -> None:
+    for successes in range(trials + 1):
+        found, mirrored = wilson(successes, trials), wilson(trials - successes, trials)
+        assert found.low == pytest.approx(1 - mirrored.high, abs=1e-12)
+        assert found.low >= 0 and found.high <= 1
+        assert found.low - 1e-12 <= found.estimate <= found.high + 1e-12
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5)])
+def test_wilson_refuses_impossible_counts(successes: int, trials: int) -> None:
+    with pytest.raises(ValueError, match=f"got {successes} of {trials}"):
+        wilson(successes, trials)
+
+
+def bootstrap(first: list[float], second: list[float]) -> tuple[float, float, float]:
+    found = paired_bootstrap(first, second, resamples=4000, generator=np.random.default_rng(0))
+    return found.estimate, found.low, found.high
+
+
+def test_the_bootstrap_of_two_better_answers_in_ten_has_the_quantiles_of_a_binomial() -> None:
+    # Resampled sums are Binomial(10, 0.2): P(0) = 0.107, P(≤ 4) = 0.967, P(≤ 5) = 0.994.
+    assert bootstrap([0.0] * 10, [1.0, 1.0] + [0.0] * 8) == pytest.approx((0.2, 0.0, 0.5))
+
+
+def test_the_difference_is_second_minus_first() -> None:
+    assert bootstrap([1.0, 1.0] + [0.0] * 8, [0.0] * 10) == pytest.approx((-0.2, -0.5, 0.0))
+
+
+def test_pairing_removes_what_is_hard_for_both_models() -> None:
+    hardness = np.random.default_rng(1).random(50)
+    assert bootstrap(hardness.tolist(), (hardness + 0.25).tolist()) == pytest.approx((0.25, 0.25, 0.25))
+    _, low, high = bootstrap(hardness.tolist(), (hardness[::-1] + 0.25).tolist())
+    assert high - low > 0.1
+
+
+@pytest.mark.parametrize(("first", "second"), [([], []), ([1.0], [1.0, 0.0])])
+def test_the_bootstrap_refuses_scores_that_make_no_pairs(first: list[float], second: list[float]) -> None:
+    with pytest.raises(ValueError, match=f"got {len(first)} and {len(second)}"):
+        bootstrap(first, second)
+
+
+@pytest.mark.parametrize("samples", range(1, 8))
+def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_right_answer(samples: int) -> None:
+    for correct in range(samples + 1):
+        right = [True] * correct + [False] * (samples - correct)
+        for k in range(1, samples + 1):
+            draws = [any(draw) for draw in combinations(right, k)]
+            assert pass_at_k(samples, correct, k) == pytest.approx(sum(draws) / len(draws), abs=1e-15)
+
+
+@pytest.mark.parametrize(("samples", "correct", "k"), [(4, 2, 5), (4, 2, 0), (4, 5, 1), (4, -1, 1)])
+def test_pass_at_k_refuses_impossible_counts(samples: int, correct: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"got k={k}, {correct} of {samples}"):
+        pass_at_k(samples, correct, k)

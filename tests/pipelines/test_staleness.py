@@ -1,0 +1,117 @@
+"""An edit makes exactly the stages that read it stale, and says which key."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from grpo_core.config import ConfigError
+from pipelines.staleness import all_out_of_sync, differences, out_of_sync
+from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_project
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
+
+SHARED = ["prompts", "sft_checkpoint", "reference_checkpoint"]
+OF_EXPERIMENT = ["grpo_checkpoint@default", "heldout_eval@default", "blind_review_set@default"]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_project(tmp_path_factory.mktemp("toy"))
+    dvc(root, "repro", "--quiet")
+    return root
+
+
+@pytest.fixture
+def params(finished: Path) -> Iterator[Path]:
+    """The finished project, whose params.yaml is put back after the test."""
+    path = finished / "params.yaml"
+    before = path.read_text(encoding="utf-8")
+    yield finished
+    path.write_text(before, encoding="utf-8")
+
+
+def change(root: Path, section: str, key: str, new: str) -> None:
+    """Set one number of params.yaml, whatever it was."""
+    lines = (root / "params.yaml").read_text(encoding="utf-8").splitlines()
+    start = lines.index(f"{section}:")
+    at = next(i for i in range(start, len(lines)) if lines[i].startswith(f"  {key}: "))
+    lines[at] = f"  {key}: {new}"
+    (root / "params.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def stale(root: Path) -> set[str]:
+    return {name for name, reasons in all_out_of_sync(root, [*SHARED, *OF_EXPERIMENT]).items() if reasons}
+
+
+def test_everything_is_in_sync_after_dvc_repro(finished: Path) -> None:
+    assert stale(finished) == set()
+    assert "up to date" in dvc(finished, "status")
+
+
+def test_a_learning_rate_makes_grpo_and_what_follows_stale_in_both_tools(params: Path) -> None:
+    change(params, "grpo", "learning_rate", "0.5")
+    assert stale(params) == set(OF_EXPERIMENT)
+    assert out_of_sync(params, "grpo_checkpoint@default") == ["grpo.learning_rate changed from 0.0001 to 0.5"]
+    assert out_of_sync(params, "blind_review_set@default") == ["grpo_checkpoint@default: grpo.learning_rate changed from 0.0001 to 0.5"]
+    status = dvc(params, "status")
+    assert "grpo_checkpoint@default:" in status
+    assert "sft_checkpoint:" not in status
+
+
+def test_an_override_in_the_experiment_is_seen_before_run_config_ran(params: Path) -> None:
+    edit(params, "params.yaml", "\n  default: {}", "\n  default: {heldout_eval: {samples_per_prompt: 9}}")
+    assert out_of_sync(params, "heldout_eval@default")[0] == "heldout_eval.samples_per_prompt changed from 4 to 9"
+    assert stale(params) == set(OF_EXPERIMENT)  # training evaluates on `select` by the same section
+
+
+def test_a_section_that_only_the_review_reads_leaves_training_alone(params: Path) -> None:
+    change(params, "blind_review_set", "num_pairs", "7")
+    assert stale(params) == {"blind_review_set@default"}
+
+
+def test_comments_and_other_spellings_of_a_number_change_nothing(params: Path) -> None:
+    change(params, "grpo", "learning_rate", "1.0e-4  # the same")
+    assert stale(params) == set()
+
+
+def test_old_values_are_known_after_run_config_wrote_new_ones(params: Path) -> None:
+    change(params, "grpo", "beta", "0.7")
+    dvc(params, "repro", "--quiet", "--single-item", "run_config")
+    assert out_of_sync(params, "grpo_checkpoint@default") == ["grpo.beta changed from 0.01 to 0.7"]
+    change(params, "grpo", "beta", "0.01")
+    dvc(params, "repro", "--quiet", "--single-item", "run_config")
+    assert stale(params) == set()
+
+
+def test_code_outputs_and_data_that_changed_are_named(finished: Path) -> None:
+    code, output, raw = (finished / path for path in ("assets/heldout_eval.py", "data/blind_review_key/default/key.parquet", "data/raw/mine.jsonl"))
+    before = code.read_bytes()
+    code.write_bytes(before + b"# edited\n")
+    assert out_of_sync(finished, "heldout_eval@default") == ["assets/heldout_eval.py is modified"]
+    code.write_bytes(before)
+    output.unlink()
+    assert out_of_sync(finished, "blind_review_set@default") == ["its output data/blind_review_key/default/key.parquet is deleted"]
+    dvc(finished, "checkout", "--quiet")
+    raw.write_text("{}")
+    assert out_of_sync(finished, "prompts") == ["data/raw is modified"]
+    raw.unlink()
+    assert stale(finished) == set()
+
+
+def test_an_experiment_that_never_ran_is_out_of_sync_and_the_others_are_not(params: Path) -> None:
+    edit(params, "params.yaml", "\n  default: {}", "\n  default: {}\n  small: {grpo: {group_size: 4}}")
+    assert out_of_sync(params, "grpo_checkpoint@small") == ["never run"]
+    assert stale(params) == set()
+
+
+def test_parameters_that_cannot_be_run_are_a_config_error(params: Path) -> None:
+    edit(params, "params.yaml", "  clip_high: ", "  clip_hihg: ")
+    with pytest.raises(ConfigError, match="clip_high"):
+        out_of_sync(params, "prompts")
+
+
+def test_differences_name_every_changed_key_however_deep() -> None:
+    old = {"grpo": {"beta": 1, "steps": 3, "same": 0}, "rewards": {"a": 1.0}}
+    new = {"grpo": {"beta": 2, "same": 0, "seed": 4}, "rewards": {"a": 1}}
+    assert list(differences(old, new)) == [("grpo.beta", 1, 2), ("grpo.steps", 3, "(absent)"), ("grpo.seed", "(absent)", 4)]

@@ -1,0 +1,134 @@
+"""Dagster and DVC know the same results, whoever made them."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+from dagster._core.loader import LoadingContextForTest
+
+from pipelines.definitions import build_definitions, run_job
+from pipelines.environment import environment
+from pipelines.lock import read_lock
+from pipelines.sync import sync
+from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_project
+
+pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
+
+ASSETS = ["prompts", "sft_checkpoint", "reference_checkpoint", "rollout_batches", "rewards", "grpo_checkpoint", "heldout_eval", "blind_review_set"]
+SHARED = ASSETS[:3]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_project(tmp_path / "toy")
+
+
+@pytest.fixture
+def instance(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    """Dagster's record as of a checkout, in the checkout."""
+    for name, value in environment(root, os.environ).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    with dg.DagsterInstance.get() as found:
+        yield found
+
+
+def latest(instance: dg.DagsterInstance, asset: str) -> dg.AssetMaterialization:
+    event = instance.get_latest_materialization_event(dg.AssetKey(asset))
+    assert event is not None and event.asset_materialization is not None
+    return event.asset_materialization
+
+
+def events(instance: dg.DagsterInstance, run_id: str) -> list[dg.DagsterEvent]:
+    return [entry.dagster_event for entry in instance.all_logs(run_id) if entry.dagster_event is not None]
+
+
+def evaluation(instance: dg.DagsterInstance, asset: str, check: str) -> dg.AssetCheckEvaluation | None:
+    """The newest outcome of a check, if it was evaluated."""
+    key = dg.AssetCheckKey(dg.AssetKey(asset), check)
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    event = record.event.dagster_event if record and record.event else None
+    return event.asset_check_evaluation_data if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION else None
+
+
+def stale_assets(root: Path, instance: dg.DagsterInstance) -> dict[str, list[str]]:
+    """Assets that Dagster itself calls stale or missing, with its reasons."""
+    graph = build_definitions(root).resolve_asset_graph()
+    resolver = CachingStaleStatusResolver(instance, graph, LoadingContextForTest(instance))
+    found = {}
+    for asset in ASSETS:
+        key, partition = dg.AssetKey(asset), None if asset in SHARED else "default"
+        if resolver.get_status(key, partition) is not StaleStatus.FRESH:
+            found[asset] = [cause.reason for cause in resolver.get_stale_causes(key, partition)]
+    return found
+
+
+def test_shell_runs_are_reported_once_and_leave_nothing_stale(root: Path, instance: dg.DagsterInstance) -> None:
+    dvc(root, "repro", "--quiet")
+    reported = sync(root, instance)
+    assert reported == [*SHARED, *(f"{asset}@default" for asset in ASSETS[3:])]
+    assert stale_assets(root, instance) == {}
+    assert sync(root, instance) == []
+    lock = read_lock(root)
+    rewards = latest(instance, "rewards")
+    assert rewards.partition == "default"
+    assert (rewards.tags or {})["dagster/data_version"] == lock["grpo_checkpoint@default"].outs["data/rewards/default/rewards.parquet"]
+    assert rewards.metadata["dvc/run"].value == "made in a shell"
+    contract = evaluation(instance, "rewards", "contract")
+    assert contract is not None and contract.passed
+    edit(root, "params.yaml", "\n  default: {}", "\n  default: {grpo: {group_size: 4}}")
+    dvc(root, "repro", "--quiet")
+    assert sync(root, instance) == [f"{asset}@default" for asset in ASSETS[3:]]
+    assert stale_assets(root, instance) == {}
+
+
+def test_a_dagster_run_and_a_shell_run_are_the_same_results(root: Path, instance: dg.DagsterInstance, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_job(root, "default", instance=instance)
+    assert stale_assets(root, instance) == {}
+    assert "up to date" in dvc(root, "status")
+    assert sync(root, instance) == []
+    lock = read_lock(root)
+    policy = latest(instance, "grpo_checkpoint")
+    assert (policy.tags or {})["dagster/data_version"] == lock["grpo_checkpoint@default"].outs["data/grpo_checkpoint/default"]
+    assert policy.metadata["dvc/target"].value == "grpo_checkpoint@default"
+    observed = instance.fetch_observations(dg.AssetKey("grpo_checkpoint"), limit=1).records[0].asset_observation
+    assert observed is not None and observed.metadata["reward/mean"].value == 0.25
+    shown = capfd.readouterr().err
+    assert "── sft_checkpoint\n" in shown
+    assert "   sft_checkpoint: made (" in shown
+    assert "warning" not in shown.lower()
+    checks = {(asset, name): found.passed for asset in ASSETS for name in ("contract", "in_sync") if (found := evaluation(instance, asset, name))}
+    assert checks == {
+        **{(asset, "in_sync"): True for asset in ASSETS},
+        **{(asset, "contract"): True for asset in ("prompts", "rollout_batches", "rewards", "heldout_eval")},
+    }
+
+
+def test_a_violated_contract_fails_the_run_and_is_shown_on_the_asset(root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_GRPO_CHECKPOINT", "violate rewards")
+    assert not run_job(root, "default", instance=instance)
+    violated = evaluation(instance, "rewards", "contract")
+    assert violated is not None and not violated.passed
+    assert "| 4 | nan |" in str(violated.metadata["violations"].value)
+    (run,) = instance.get_runs(limit=1)
+    (failure,) = (event.step_failure_data for event in events(instance, run.run_id) if event.event_type is dg.DagsterEventType.STEP_FAILURE)
+    assert failure.user_failure_data is not None
+    assert failure.user_failure_data.description == "error: contract of rewards violated: reward is finite: 1 row"
+    assert instance.get_latest_materialization_event(dg.AssetKey("rewards")) is None
+    assert instance.get_latest_materialization_event(dg.AssetKey("reference_checkpoint")) is not None
+
+
+def test_an_old_contract_is_not_taken_for_the_outcome_of_a_run_that_failed_earlier(
+    root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    validation = root / "data/validation/prompts.json"
+    validation.parent.mkdir(parents=True)
+    validation.write_text(json.dumps({"noun": "prompts", "success": True, "num_rows": 1, "summary": "", "expectations": []}))
+    os.utime(validation, (1, 1))
+    monkeypatch.setenv("TOY_PROMPTS", "fail")
+    assert not run_job(root, "default", instance=instance)
+    assert evaluation(instance, "prompts", "contract") is None

@@ -1,0 +1,125 @@
+"""A checkout with the real dvc.yaml, params.yaml and Git and DVC settings, whose stages write a line of text instead of training."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from pipelines.code_deps import declared_files, rewritten
+from pipelines.environment import environment
+from pipelines.params import ROOT
+
+SETTINGS = ("params.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dagster/dagster.yaml", "data/raw/.gitkeep")
+
+THIRD_PARTY_WARNINGS = ("ignore:_NoneStep.value will soon raise:DeprecationWarning",)
+"""pygtrie deprecated what DVC 3.67 still calls when it builds its graph."""
+
+STAGE = """
+import json, os, sys
+from pathlib import Path
+
+noun, experiment = sys.argv[1], sys.argv[3] if len(sys.argv) > 3 else "default"
+behaviour = os.environ.get("TOY_" + noun.upper(), "")
+root = Path.cwd()
+
+def read(*paths):
+    return "".join((root / "data" / path).read_text() for path in paths)
+
+def write(path, text):
+    path = root / "data" / path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+def validation(noun, *, folder=experiment + "/"):
+    bad = behaviour == "violate " + noun
+    outcome = {"why": "reward is finite", "success": not bad, "unexpected_count": int(bad), "rows": [{"step": 4, "value": "nan"}] * bad, "observed": None}
+    summary = f"contract of {noun} violated: reward is finite: 1 row" if bad else f"contract of {noun} holds"
+    write(f"validation/{folder}{noun}.json", json.dumps(dict(noun=noun, success=not bad, num_rows=9, summary=summary, expectations=[outcome])))
+    return [summary] * bad
+
+if behaviour == "fail":
+    sys.exit("error: the toy was told to fail\\n  in two lines")
+print("making", noun, "for", experiment)
+if "DAGSTER_PIPES_CONTEXT" in os.environ and noun != "run_config":
+    from dagster_pipes import open_dagster_pipes
+    with open_dagster_pipes() as pipes:
+        pipes.report_custom_message({"kind": "progress", "step": 3, "total": 9, "checkpointed": False, "numbers": {"reward/mean": 0.25}})
+violated = []
+if noun == "run_config":
+    from pipelines.params import section_files
+    for name, content in section_files(root).items():
+        write(f"run_config/{name}", content.decode())
+elif noun == "prompts":
+    raw = str(sorted(path.name for path in (root / "data/raw").iterdir()))
+    write("prompts/prompts.parquet", read("run_config/model.json", "run_config/prompts.json") + raw)
+    violated += validation("prompts", folder="")
+elif noun == "sft_checkpoint":
+    write("sft_checkpoint/weights", read("run_config/model.json", "run_config/sft.json", "prompts/prompts.parquet"))
+elif noun == "reference_checkpoint":
+    write("reference_checkpoint/weights", read("sft_checkpoint/weights"))
+elif noun == "grpo_checkpoint":
+    config = [f"run_config/{experiment}/{name}.json" for name in ("rollout", "rewards", "grpo", "heldout_eval")]
+    made = read(*config, "prompts/prompts.parquet", "sft_checkpoint/weights", "reference_checkpoint/weights")
+    write(f"rollout_batches/{experiment}/rollouts.parquet", "rollouts" + made)
+    write(f"rewards/{experiment}/rewards.parquet", "rewards" + made)
+    write(f"grpo_checkpoint/{experiment}/weights", "weights" + made)
+    violated += validation("rollout_batches") + validation("rewards")
+elif noun == "heldout_eval":
+    made = read(f"run_config/{experiment}/heldout_eval.json", f"grpo_checkpoint/{experiment}/weights")
+    write(f"heldout_eval/{experiment}/completions.parquet", made)
+    write(f"heldout_eval/{experiment}/summary.json", json.dumps({"difference": 0.5}))
+    violated += validation("heldout_eval")
+elif noun == "blind_review_set":
+    made = read(f"run_config/{experiment}/blind_review_set.json", f"heldout_eval/{experiment}/completions.parquet")
+    write(f"blind_review_set/{experiment}/pairs.parquet", "pairs" + made)
+    write(f"blind_review_key/{experiment}/key.parquet", "key" + made)
+if violated:
+    sys.exit("error: " + "\\n".join(violated))
+"""
+
+
+def make_project(root: Path) -> Path:
+    """Write the project, as a Git repository with one commit; nothing has been run in it."""
+    for name in SETTINGS:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, root / name)
+    graph = (ROOT / "dvc.yaml").read_text(encoding="utf-8")
+    own_code = {stage: [f"assets/{stage}.py"] for stage in declared_files(graph)}
+    (root / "dvc.yaml").write_text(rewritten(graph, own_code).replace("python -m pipelines.stage", "python toy_stage.py"), encoding="utf-8")
+    (root / "assets").mkdir()
+    for stage in own_code:
+        (root / "assets" / f"{stage}.py").write_text(f'"""The toy noun {stage}."""\n', encoding="utf-8")
+    (root / "toy_stage.py").write_text(STAGE, encoding="utf-8")
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "toy")
+    return root
+
+
+def run(root: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of this environment in the project; its output is in the error when it fails."""
+    result = subprocess.run(command, cwd=root, env=toy_environment(root), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, f"{command} failed:\n{result.stdout}\n{result.stderr}"
+    return result
+
+
+def toy_environment(root: Path) -> dict[str, str]:
+    """The lifecycle's environment, with this checkout's packages importable from the project."""
+    return {**environment(root, os.environ), "PYTHONPATH": str(ROOT)}
+
+
+def dvc(root: Path, *arguments: str) -> str:
+    """What dvc prints on stdout."""
+    return run(root, str(Path(sys.executable).parent / "dvc"), *arguments).stdout
+
+
+def git(root: Path, *arguments: str) -> str:
+    return run(root, "git", "-c", "user.name=toy", "-c", "user.email=toy@example.com", *arguments).stdout
+
+
+def edit(root: Path, path: str, old: str, new: str) -> None:
+    """Replace a text that stands in the file exactly once."""
+    text = (root / path).read_text(encoding="utf-8")
+    assert text.count(old) == 1, f"{path} holds {old!r} {text.count(old)} times"
+    (root / path).write_text(text.replace(old, new), encoding="utf-8")
