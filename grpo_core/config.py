@@ -291,6 +291,10 @@ class GrpoConfig:
             "kl_derivative",
         )
         require_fraction("grpo", self, "adam_beta1", "adam_beta2")
+        if self.advantage_clip_steps > 0:
+            scheduled = f"be above 0 when grpo.advantage_clip_steps is {self.advantage_clip_steps}: the clip moves between the two"
+            require(self.advantage_clip > 0, "grpo.advantage_clip", self.advantage_clip, scheduled)
+            require(self.advantage_clip_start > 0, "grpo.advantage_clip_start", self.advantage_clip_start, scheduled)
         require(self.kl_upper > self.kl_lower, "grpo.kl_upper", self.kl_upper, f"be above grpo.kl_lower ({self.kl_lower})")
         require(
             self.prompts_per_step % self.minibatches_per_rollout == 0,

@@ -8,6 +8,8 @@ from grpo_core.config import GrpoConfig
 FACTOR = 1.5
 """What the threshold rule multiplies or divides beta by."""
 
+RANGE = 100.0
+"""Beta stays within this factor of where it started: left alone at KL 0 it would sink to where no later KL brings it back."""
 ERROR_SUM_LIMIT = 10.0
 """The PID's integral stops here (anti-windup): KL starts at 0, and an error summed over that start must not hold beta down later."""
 
@@ -30,11 +32,10 @@ class KlController:
 
 def next_controller(controller: KlController, kl: float, config: GrpoConfig) -> KlController:
     """The controller after a rollout batch whose KL (the statistic `config.kl_statistic`, in nats) was `kl`."""
-    if config.kl_control == "threshold":
-        return _threshold(controller, kl, config)
-    if config.kl_control == "pid":
-        return _pid(controller, kl, config)
-    return controller
+    if config.kl_control == "fixed":
+        return controller
+    moved = (_threshold if config.kl_control == "threshold" else _pid)(controller, kl, config)
+    return replace(moved, beta=min(max(moved.beta, config.beta / RANGE), config.beta * RANGE))
 
 
 def _threshold(controller: KlController, kl: float, config: GrpoConfig) -> KlController:

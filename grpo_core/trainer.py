@@ -281,7 +281,8 @@ def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[st
         given = [value for value in values if value is not None]
         metrics[f"reward/{name}"] = sum(given) / max(len(given), 1)
     alike = zero_variance(signal.rewards, signal.scored)
-    solved = alike & (signal.rewards.amin(dim=1) >= full_marks - EQUAL_WITHIN)
+    lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1)
+    solved = alike & signal.scored.any(dim=1) & (lowest >= full_marks - EQUAL_WITHIN)
     return metrics | {"zero_variance_fraction": float(alike.double().mean()), "solved_group_fraction": float(solved.double().mean())}
 
 

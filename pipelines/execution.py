@@ -12,9 +12,11 @@ from dagster._core.storage.tags import REPOSITORY_LABEL_TAG
 from dagster._core.utils import make_new_run_id
 
 from pipelines.checks import CONTRACT
+from pipelines.dead_runs import host_tags, release_dead_runs, runs_at_work
 from pipelines.launcher import EXIT_STATUS
 from pipelines.pages import OUTCOME
 from pipelines.processes import terminal_for_stages
+from pipelines.stage_assets import POOL
 
 RUN_CONFIG = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 """Dagster's own lines would drown the progress bars; they are in the UI, and `narrate` prints what matters."""
@@ -25,6 +27,7 @@ def run_in_process(job: dg.JobDefinition, experiment: str, instance: dg.DagsterI
     """Run `job` for one experiment, its stages' start, end and errors told on stderr; whether all of it succeeded."""
     # Dagster shows a run's output through `tail`, which would be stopped before it has read the last lines.
     os.environ.setdefault("DAGSTER_COMPUTE_LOG_TAIL_WAIT_AFTER_FINISH", "0.5")
+    make_way(instance)
     run_id = make_new_run_id()
     instance.add_event_listener(run_id, narrate(sys.stderr))
     with terminal_for_stages():
@@ -33,10 +36,17 @@ def run_in_process(job: dg.JobDefinition, experiment: str, instance: dg.DagsterI
             instance=instance,
             partition_key=experiment if job.partitions_def else None,
             run_id=run_id,
-            tags={REPOSITORY_LABEL_TAG: CODE_LOCATION},
+            tags={REPOSITORY_LABEL_TAG: CODE_LOCATION, **host_tags()},
             raise_on_error=False,
         )
     return result.success
+
+
+def make_way(instance: dg.DagsterInstance) -> None:
+    """Free what dead runs hold, and say so when a living one must be waited for: Dagster would wait without a word."""
+    release_dead_runs(instance, POOL)
+    for run_id in runs_at_work(instance, POOL):
+        print(f"waiting for run {run_id[:8]}, which is at work (see `grpo ui`); Ctrl-C gives up", file=sys.stderr, flush=True)
 
 
 def narrate(stream: TextIO) -> Callable[[EventLogEntry], None]:

@@ -139,6 +139,8 @@ OUT_OF_RANGE = [
     ("grpo", {"kl_upper": 0.01}, "grpo.kl_upper must be above grpo.kl_lower"),
     ("grpo", {"advantage_clip": -1}, "grpo.advantage_clip"),
     ("grpo", {"checkpoint_every": -1}, "grpo.checkpoint_every"),
+    ("grpo", {"advantage_clip_steps": 5, "advantage_clip_start": 0.0}, r"grpo.advantage_clip_start must be above 0"),
+    ("grpo", {"advantage_clip_steps": 5, "advantage_clip": 0.0}, r"grpo.advantage_clip must be above 0"),
     ("grpo", {"minibatches_per_rollout": 3}, r"grpo.minibatches_per_rollout must divide grpo.prompts_per_step (16)"),
     ("rewards", {}, "rewards must name at least one"),
     ("rewards", {"exact_answer": "1"}, "rewards.exact_answer"),

@@ -89,3 +89,9 @@ def test_pid_holds_the_target_where_kl_falls_as_beta_rises(start: float) -> None
 @settings(deadline=None)
 def test_beta_stays_above_0_whatever_the_kl_does(kls: list[float], control: GrpoConfig) -> None:
     assert all(beta > 0 for beta in betas(control, *kls))
+
+
+@pytest.mark.parametrize("config", [THRESHOLD, PID])
+def test_beta_stays_within_a_hundredfold_of_its_start_however_long_kl_stays_away(config: GrpoConfig) -> None:
+    assert betas(config, *[0.6] * 1000)[-1] == pytest.approx(4.0)
+    assert betas(config, 0.6, *[0.0] * 1000)[-1] == pytest.approx(0.0004)

@@ -4,7 +4,6 @@ import json
 import logging
 import random
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -276,4 +275,3 @@ def test_the_start_is_where_an_empty_folder_begins(tmp_path: Path) -> None:
 def test_the_named_places_exist() -> None:
     for module, name in PLACES.values():
         assert callable(getattr(module, name))
-    assert replace(outputs(Path("a"), Path("b"))).work == Path("a/work")

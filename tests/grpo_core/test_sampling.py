@@ -194,6 +194,12 @@ def test_the_inverse_cdf_never_gives_a_token_of_probability_zero() -> None:
     assert drawn.tolist() == [1, 1, 3, 3]
 
 
+def test_the_inverse_cdf_is_exact_to_double_precision() -> None:
+    boundary = 1 / (1 + math.exp(1.0001 / 0.7))
+    numbers = torch.tensor([boundary - 1e-12, boundary + 1e-12], dtype=torch.float64)
+    assert inverse_cdf(torch.tensor([[0.0, 1.0001]], dtype=torch.float64).expand(2, -1), 0.7, numbers).tolist() == [0, 1]
+
+
 def test_the_inverse_cdf_tells_a_hundred_thousand_tokens_apart() -> None:
     size = 100_000
     numbers = (torch.arange(0, size, 9973, dtype=torch.float64) + 0.5) / size

@@ -19,7 +19,7 @@ from grpo_core.step import DivergedError, Minibatch, accumulate_gradient
 from grpo_core.tokenization import TokenizerMismatch
 from grpo_core.trainer import Trainer, compare_within_groups, draw_batch, evaluate_select, keep_logprobs, start_trainer, train_step, trainable
 from tests.tiny_models import TINY, language_model, tiny_gpt2
-from tests.tiny_run import REWARD, inputs, prompts_table, tiny_config, write_start
+from tests.tiny_run import REWARD, inputs, prompts_table, tiny_config, with_rollout, write_start
 
 
 @pytest.fixture(scope="module")
@@ -208,6 +208,18 @@ def test_dead_groups_with_beta_zero_move_no_weight(files: Files) -> None:
     assert metrics["grad_norm"] == 0.0
 
 
+def test_a_batch_of_truncated_completions_only_moves_no_weight_when_they_are_masked(files: Files) -> None:
+    trainer = start(files, mask_truncated=True)
+    train_step(trainer, 1)
+    before = policy_digest(trainer.policy.model)
+    trainer.config = replace(trainer.config, rollout=replace(trainer.config.rollout, max_new_tokens=2))
+    trainer.policy = replace(trainer.policy, eos_ids=frozenset())
+    result = train_step(trainer, 2)
+    assert result.metrics["truncated_fraction"] == 1.0
+    assert result.rewards["advantage"].abs().max() > 0  # type: ignore[operator]
+    assert policy_digest(trainer.policy.model) == before, "momentum alone must not move them"
+
+
 def test_beta_zero_asks_no_reference_and_reports_no_kl(files: Files) -> None:
     trainer = start(files, beta=0.0)
 
@@ -294,6 +306,13 @@ def test_fewer_train_prompts_than_a_step_takes_are_refused(tmp_path: Path) -> No
         start(inputs(tmp_path, prompts_table(train=3)))
 
 
+def test_prompts_and_completions_that_do_not_fit_into_the_model_are_refused(files: Files) -> None:
+    config = replace(tiny_config(), model=replace(TINY, path=str(files.start)))
+    with pytest.raises(ValueError, match=r"rollout.max_new_tokens \(41\) is 49 tokens, the model takes 48: lower one of the two"):
+        start(files, with_rollout(config, max_new_tokens=41))
+    start(files, with_rollout(config, max_new_tokens=40))
+
+
 def test_selection_looks_at_select_prompts_only(files: Files) -> None:
     trainer = start(files)
     select = pl.read_parquet(files.prompts).filter(pl.col("split") == "select")
@@ -305,4 +324,3 @@ def test_selection_looks_at_select_prompts_only(files: Files) -> None:
 def test_a_step_trains_on_train_prompts_only(files: Files) -> None:
     train = pl.read_parquet(files.prompts).filter(pl.col("split") == "train")["prompt_id"]
     assert set(train_step(start(files), 1).rollouts["prompt_id"]) <= set(train)
-    assert TINY.device == "cpu"

@@ -82,7 +82,12 @@ def test_shell_runs_are_reported_once_and_leave_nothing_stale(root: Path, instan
     assert contract is not None and contract.passed
     edit(root, "params.yaml", "\n  default: {}", "\n  default: {grpo: {group_size: 4}}")
     dvc(root, "repro", "--quiet")
-    assert sync(root, instance) == [f"{asset}@default" for asset in ASSETS[3:]]
+    sensor = build_definitions(root).resolve_sensor_def("dvc_sync")
+    with dg.build_sensor_context(instance=instance) as context:
+        first = sensor.evaluate_tick(context)
+        assert first.skip_message == f"reported {', '.join(f'{asset}@default' for asset in ASSETS[3:])}"
+    with dg.build_sensor_context(instance=instance, cursor=first.cursor) as context:
+        assert sensor.evaluate_tick(context).skip_message == "dvc.lock has not changed"
     assert stale_assets(root, instance) == {}
 
 

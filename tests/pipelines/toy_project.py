@@ -40,6 +40,12 @@ def validation(noun, *, folder=experiment + "/"):
 
 if behaviour == "fail":
     sys.exit("error: the toy was told to fail\\n  in two lines")
+if behaviour == "sleep":
+    import time
+    from pipelines.signals import die_with_parent
+    die_with_parent()
+    (root / "asleep").touch()
+    time.sleep(120)
 print("making", noun, "for", experiment)
 if "DAGSTER_PIPES_CONTEXT" in os.environ and noun != "run_config":
     from dagster_pipes import open_dagster_pipes

@@ -1,0 +1,56 @@
+"""Runs whose processes are gone, after a power cut or `kill -9`: Dagster counts them as at work, and all later ones would wait for ever."""
+
+import os
+import socket
+from pathlib import Path
+
+import dagster as dg
+
+from pipelines.processes import living_processes
+
+HOST_TAG = "grpo/host"
+"""Where a run works: its processes can only be looked for there."""
+CLOCK_SLACK_SECONDS = 5.0
+
+
+def host_tags() -> dict[str, str]:
+    """The tag that lets `release_dead_runs` judge a run later."""
+    return {HOST_TAG: socket.gethostname()}
+
+
+def release_dead_runs(instance: dg.DagsterInstance, pool: str) -> list[str]:
+    """Mark as failed every run that holds or awaits a slot of `pool` but has no living process on this machine, and free its slot; their ids."""
+    dead = [run for run in _holders(instance, pool) if run.is_finished or _is_dead(instance, run)]
+    for run in dead:
+        if not run.is_finished:
+            instance.report_run_failed(run, "its process is gone: the machine stopped, or the process was killed outright")
+        instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
+    return [run.run_id for run in dead]
+
+
+def runs_at_work(instance: dg.DagsterInstance, pool: str) -> list[str]:
+    """Ids of the runs that hold a slot of `pool`."""
+    return sorted(instance.event_log_storage.get_concurrency_info(pool).active_run_ids)
+
+
+def _holders(instance: dg.DagsterInstance, pool: str) -> list[dg.DagsterRun]:
+    """Runs with a slot, or in line for one (a slot that falls to a dead run in line is lost too)."""
+    info = instance.event_log_storage.get_concurrency_info(pool)
+    ids = info.active_run_ids | info.pending_run_ids | info.assigned_run_ids
+    return [run for run in map(instance.get_run_by_id, sorted(ids)) if run is not None]
+
+
+def _is_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
+    """Whether none of the processes that wrote the run's events lives; a process that started after the event only took over the number."""
+    if run.tags.get(HOST_TAG, socket.gethostname()) != socket.gethostname():
+        return False
+    booted = _boot_time()
+    started = {process.pid: booted + process.started / os.sysconf("SC_CLK_TCK") for process in living_processes()}
+    written = [(entry.dagster_event.pid, entry.timestamp) for entry in instance.all_logs(run.run_id) if entry.dagster_event and entry.dagster_event.pid]
+    return bool(written) and not any(pid in started and started[pid] <= when + CLOCK_SLACK_SECONDS for pid, when in written)
+
+
+def _boot_time() -> float:
+    """When this machine started, in seconds since the epoch; processes count their start from there."""
+    lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("btime")))
