@@ -97,6 +97,23 @@ def check() -> None:
 
 
 @main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@clear_errors
+def preset(file: Path) -> None:
+    """Write the values of FILE (see params/) into params.yaml, comments kept, after checking that the result can be run.
+
+    `git diff params.yaml` shows what it did, `git checkout params.yaml` undoes it. Example:
+
+        grpo preset params/smollm2_chain_sum.yaml
+    """
+    root = checkout()
+    from pipelines.presets import apply_preset
+
+    changes = apply_preset(root, file)
+    click.echo("\n".join(changes) if changes else "params.yaml has these values already")
+
+
+@main.command()
 @clear_errors
 def status() -> None:
     """Say of every stage whether it is out of date, and why.
@@ -135,10 +152,15 @@ def ui(port: int, mlflow_port: int) -> None:
     """Open Dagster's and MLflow's pages on this machine (loopback only) until Ctrl-C."""
     root = checkout()
     experiments(root)
+    from dagster import DagsterInstance
+
+    from pipelines.dead_runs import release_dead_runs
+    from pipelines.stage_assets import POOL
     from pipelines.tracking import tracking_uri
     from pipelines.ui import ServerError, running, servers, wait_for_end
 
     stop_at_once()
+    release_dead_runs(DagsterInstance.get(), POOL)
     wanted = servers(root, port, mlflow_port)
     click.echo(f"starting {' and '.join(server.name for server in wanted)} ...", err=True)
     try:

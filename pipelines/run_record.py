@@ -14,6 +14,8 @@ from pipelines.lock import read_lock
 from pipelines.provenance import git_state
 from pipelines.tracking import MlflowSink, Status, open_run, provenance_tags, tracking_uri
 
+UI = "http://127.0.0.1:5000"
+"""MLflow's page under `grpo ui`."""
 SAMPLES = 10
 """Completions shown of the first and of the last step."""
 
@@ -36,6 +38,7 @@ def training_record(paths: Paths, config: RunConfig) -> Iterator[ProgressCallbac
             with _clear_errors(paths.root):
                 sink = sink or _open(paths, config, run_key(paths, config))
                 sink.replay(work / "metrics.jsonl", work / "timings.jsonl", progress.step)
+                _keep_address(sink, paths)
 
     try:
         yield record
@@ -66,6 +69,7 @@ def log_training(sink: MlflowSink, paths: Paths) -> None:
     sink.log_inputs(pl.read_parquet(paths.prompts), file_sha256(paths.prompts))
     sink.log_figures(training_charts(pl.read_ndjson(metrics, infer_schema_length=None), rewards))
     sink.log_samples(training_samples(pl.read_parquet(paths.rollout_batches), rewards))
+    _keep_address(sink, paths)
     sink.finish("FINISHED")
 
 
@@ -80,6 +84,13 @@ def log_evaluation(sink: MlflowSink, paths: Paths) -> None:
     shown = completions.filter(pl.col("decoding") == "greedy").sort("prompt_id", "model").head(2 * SAMPLES)
     sink.log_samples(shown.select("model", "prompt_id", "text", "length", "correct", "reward"), "heldout_samples")
     sink.finish("FINISHED")
+
+
+def _keep_address(sink: MlflowSink, paths: Paths) -> None:
+    """Write down where the run is seen in MLflow's page as `grpo ui` starts it: the asset pages link there."""
+    address = paths.provenance("grpo_checkpoint") / "mlflow_url.txt"
+    address.parent.mkdir(parents=True, exist_ok=True)
+    address.write_text(sink.url(UI) + "\n", encoding="utf-8")
 
 
 def training_samples(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:

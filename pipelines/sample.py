@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from grpo_core.config import PromptsConfig, RunConfig
+from grpo_core.config import RunConfig
 
 
 def completions(checkpoint: Path, prompt: str, config: RunConfig, *, num: int, temperature: float, max_new_tokens: int, seed: int) -> list[str]:
     """`num` texts, without special tokens."""
     from grpo_core.models import load_model
+    from grpo_core.prompts import wrapped
     from grpo_core.randomness import uniforms
     from grpo_core.sampling import sample
     from grpo_core.tokenization import clean_text, encode_prompt
@@ -25,12 +26,3 @@ def completions(checkpoint: Path, prompt: str, config: RunConfig, *, num: int, t
         batch_size=num,
     )
     return [clean_text(loaded.tokenizer, completion.token_ids) for completion in groups[0]]
-
-
-def wrapped(prompt: str, config: PromptsConfig) -> tuple[str, list[dict[str, str]] | None]:
-    """The prompt in its template, and as chat messages when prompts are chats."""
-    text = config.template.replace("{prompt}", prompt)
-    if not config.chat:
-        return text, None
-    system = [{"role": "system", "content": config.system_prompt}] if config.system_prompt else []
-    return text, [*system, {"role": "user", "content": text}]

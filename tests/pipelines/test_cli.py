@@ -20,7 +20,7 @@ from rich.console import Console
 from assets.paths import Paths
 from grpo_core.config import GrpoConfig, PromptsConfig, RunConfig
 from pipelines.cli import main
-from pipelines.sample import wrapped
+from grpo_core.prompts import wrapped
 from pipelines.summary import counts, evidence, next_steps, optimizer_steps, places
 from pipelines.ui import Server, ServerError, log_path, running, servers, wait_for_end
 from tests.pipelines.checkouts import ROOT
@@ -40,7 +40,7 @@ def shown(*renderables: object) -> str:
 
 
 def test_these_are_all_commands() -> None:
-    assert COMMANDS == ["check", "run", "sample", "status", "sync", "ui"]
+    assert COMMANDS == ["check", "preset", "run", "sample", "status", "sync", "ui"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
