@@ -31,6 +31,9 @@ def group_advantages(rewards: Float64[Tensor, "P G"], scored: Bool[Tensor, "P G"
     mean = known.sum(dim=1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(scored, known - mean, 0.0)
     if scale_by_std:
+        # Measured in units of the largest: the square of a reward of 1e200 would not be a number.
+        unit = centred.abs().amax(dim=1, keepdim=True)
+        centred = torch.where(unit == 0, 0.0, centred / unit)
         std = (centred.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
         centred = torch.where(std == 0, 0.0, centred / std)
     return centred.masked_fill(zero_variance(rewards, scored).unsqueeze(1), 0.0)

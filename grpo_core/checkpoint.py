@@ -33,14 +33,14 @@ def write_folder(folder: Path, write: Callable[[Path], None], facts: Mapping[str
     files = {str(path.relative_to(partial)): file_sha256(path) for path in sorted(partial.rglob("*")) if path.is_file()}
     (partial / MANIFEST).write_text(json.dumps({**facts, "files": files}, indent=1, sort_keys=True) + "\n")
     for path in partial.rglob("*"):
-        _sync(path)
-    _sync(partial)
+        sync(path)
+    sync(partial)
     retired = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(retired, ignore_errors=True)
     if folder.exists():
         folder.rename(retired)
     partial.rename(folder)
-    _sync(folder.parent)
+    sync(folder.parent)
     shutil.rmtree(retired, ignore_errors=True)
 
 
@@ -49,9 +49,9 @@ def write_file(path: Path, write: Callable[[Path], None]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     write(partial)
-    _sync(partial)
+    sync(partial)
     partial.rename(path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def folder_digest(folder: Path) -> str:
     return file_sha256(folder / MANIFEST)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Force a file's or folder's contents to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

@@ -371,6 +371,9 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require(len(self.rewards) > 0, "rewards", dict(self.rewards), "name at least one reward function")
+        controls, samples = self.blind_review_set.num_control_pairs, self.heldout_eval.samples_per_prompt
+        two = f"be at least 2 when blind_review_set.num_control_pairs is {controls}: a control pair shows two samples of one model"
+        require(controls == 0 or samples >= 2, "heldout_eval.samples_per_prompt", samples, two)
         if self.model.path == "":
             needed = self.prompts.max_tokens + self.rollout.max_new_tokens
             require(

@@ -1,6 +1,7 @@
 """Models as folders: build the embedded one, load any other, switch dropout off for good, tell two sets of weights apart."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_core.addition import addition_tokenizer
-from grpo_core.config import ModelConfig
+from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tokenization import eos_ids, load_tokenizer
 
 
@@ -28,8 +29,10 @@ def resolve_device(device: str) -> torch.device:
     """`auto` is a GPU when torch sees one; anything else is taken as it is named."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ConfigError(f"model.device must be auto, cpu, cuda or cuda:N, got {device!r}")
     if device.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"model.device is {device!r} but torch sees no GPU: use 'auto' or 'cpu'")
+        raise ConfigError(f"model.device is {device!r} but torch sees no GPU: use 'auto' or 'cpu'")
     return torch.device(device)
 
 

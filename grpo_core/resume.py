@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from grpo_core.checkpoint import BrokenFolder, read_manifest, write_file, write_folder
+from grpo_core.checkpoint import BrokenFolder, read_manifest, sync, write_file, write_folder
 from grpo_core.kl_control import KlController
 from grpo_core.ledger import Shards
 
@@ -76,6 +76,8 @@ class WorkFolder:
             torch.save(optimizer.state_dict(), folder / "optimizer.pt")
             (folder / "state.json").write_text(json.dumps(asdict(point), indent=1))
 
+        for log in (self.metrics, self.timings):
+            sync(log)
         write_folder(self._checkpoint(point.step), write, {"step": point.step, "run_key": self.run_key})
         for old in self._checkpoints()[keep:]:
             shutil.rmtree(old)

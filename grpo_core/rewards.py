@@ -25,7 +25,8 @@ RewardFunction = Callable[..., list[float | None]]
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 WORKED = re.compile(r"\s*<think>.*?</think>\s*<answer>[^<>]+</answer>\s*", re.DOTALL)
-NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+NUMBER = re.compile(r"(?:(?<![\w.)\]])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
+"""A number in running text: `1,234.5`, `-3`; in `10-3` the last one is 3, and `1,2,3` is a list of which the last is 3."""
 
 
 class RewardError(ValueError):
@@ -47,7 +48,8 @@ def exact_answer(completions: Sequence[Any], answer: Sequence[str], **columns: o
 
 def number_answer(completions: Sequence[Any], answer: Sequence[str], **columns: object) -> list[float | None]:
     """1 when the last number in the completion equals the reference answer as a number (`1,234.0` is `1234`), else 0."""
-    return [float(_same_number(NUMBER.findall(completion_text(c))[-1:], a)) for c, a in zip(completions, answer, strict=True)]
+    numbers = [_reference_number(a) for a in answer]
+    return [float(_last_number(completion_text(c)) == number) for c, number in zip(completions, numbers, strict=True)]
 
 
 def answer_format(completions: Sequence[Any], **columns: object) -> list[float | None]:
@@ -66,11 +68,19 @@ def _normal(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
-def _same_number(found: list[str], answer: str) -> bool:
+def _last_number(text: str) -> Decimal | None:
+    found = NUMBER.findall(text)
+    return Decimal(found[-1].replace(",", "")) if found else None
+
+
+def _reference_number(answer: str) -> Decimal:
+    """The reference answer as a number. It is our own data: what is none raises, it does not score 0 for everybody."""
     try:
-        return len(found) == 1 and Decimal(found[0].replace(",", "")) == Decimal(answer.strip().replace(",", ""))
-    except InvalidOperation:
-        return False
+        return Decimal(answer.strip().replace(",", ""))
+    except InvalidOperation as error:
+        raise RewardError(
+            f"reward 'number_answer': the reference answer {answer!r} is not a number; use exact_answer, or cut it out with prompts.answer_pattern"
+        ) from error
 
 
 def load_reward(name: str) -> RewardFunction:
@@ -114,8 +124,25 @@ def score(
     totals: list[float | None] = []
     for row in range(len(completions)):
         known = [weights[name] * value for name, values in by_function.items() if (value := values[row]) is not None]
-        totals.append(math.fsum(known) if known else None)
+        totals.append(_checked_total(known, where[row]) if known else None)
     return Scores(by_function, totals)
+
+
+def _is_finite(value: Real) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond any float
+        return False
+
+
+def _checked_total(parts: list[float], where: str) -> float:
+    try:
+        total = math.fsum(parts)
+    except OverflowError:
+        total = math.inf
+    if not math.isfinite(total):
+        raise RewardError(f"the weighted sum of rewards for {where} is not a finite number ({' + '.join(map(str, parts))}): use smaller rewards or weights")
+    return total
 
 
 def _checked(name: str, values: object, completions: Sequence[Any], where: Sequence[str]) -> list[float | None]:
@@ -128,7 +155,7 @@ def _checked(name: str, values: object, completions: Sequence[Any], where: Seque
 def _checked_value(name: str, value: object, completion: Any, where: str) -> float | None:
     if value is None:
         return None
-    if not isinstance(value, Real) or not math.isfinite(value):
+    if not isinstance(value, Real) or not _is_finite(value):
         text = completion_text(completion)
         raise RewardError(f"reward {name!r} returned {value!r} for {where}: a reward is a finite number or None; the completion was {text[:200]!r}")
     return float(value)

@@ -27,7 +27,7 @@ from grpo_core.rewards import Scores, code_hash
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from grpo_core.step import DivergedError, Minibatch, StepStatistics, optimizer_step
 from grpo_core.token_batch import padded, token_batch
-from grpo_core.tokenization import check_same_tokenizer
+from grpo_core.tokenization import check_same_tokenizer, encode_prompt
 
 START_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.25, torch.float16: 0.05}
 """How far sampler and reference may differ (nats a token) while they hold the same weights: rounding of two batch shapes, no more."""
@@ -80,7 +80,7 @@ def start_trainer(prompts: Path, start: Path, reference: Path, config: RunConfig
             f"the train split has {len(train_prompts)} prompts, fewer than grpo.prompts_per_step ({settings.prompts_per_step}): "
             "add prompts, lower grpo.prompts_per_step or lower prompts.sft_fraction"
         )
-    check_context(policy, config)
+    check_context(policy, table.filter(pl.col("split") != "sft"), config.rollout.max_new_tokens)
     policy.model.train()
     return Trainer(
         config=config,
@@ -97,14 +97,17 @@ def start_trainer(prompts: Path, start: Path, reference: Path, config: RunConfig
     )
 
 
-def check_context(policy: LanguageModel, config: RunConfig) -> None:
-    """Raise ValueError unless the longest allowed prompt and completion fit into the model together."""
+def check_context(policy: LanguageModel, prompts: pl.DataFrame, max_new_tokens: int) -> None:
+    """Raise ValueError, naming the longest prompt, unless it and the longest completion fit into the model together."""
     context = getattr(policy.model.config, "max_position_embeddings", None)
-    needed = config.prompts.max_tokens + config.rollout.max_new_tokens
-    if context is not None and needed > context:
+    if context is None:
+        return
+    lengths = [len(encode_prompt(policy.tokenizer, p, m)) for p, m in zip(prompts["prompt"], prompts["messages"].to_list(), strict=True)]
+    longest = max(lengths)
+    if longest + max_new_tokens > context:
         raise ValueError(
-            f"prompts.max_tokens ({config.prompts.max_tokens}) + rollout.max_new_tokens ({config.rollout.max_new_tokens}) is {needed} tokens, "
-            f"the model takes {context}: lower one of the two"
+            f"prompt {prompts['prompt_id'][lengths.index(longest)]} has {longest} tokens; with rollout.max_new_tokens ({max_new_tokens}) that is more than "
+            f"the {context} the model takes: lower rollout.max_new_tokens, or lower prompts.max_tokens and remove the longest prompts"
         )
 
 

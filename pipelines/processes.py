@@ -127,6 +127,7 @@ class Group:
 
     def close(self) -> list[str]:
         """Release what the ended command held; its last lines on stderr."""
+        self._process.wait()  # it has ended, perhaps between the last look and now: an unread exit status would keep a zombie
         errors, _ = (tee.finish() for tee in self._tees)
         os.close(self._errors_read)
         assert self._process.stdout is not None

@@ -63,4 +63,8 @@ def messages_are_one(prompts: list[Any], completions: list[Any], **columns: obje
     return [float(not isinstance(prompt, str)) for prompt in prompts]
 
 
+def huge(completions: list[Any], **columns: object) -> list[float]:
+    return [1e308] * len(completions)
+
+
 NOT_A_FUNCTION = 3

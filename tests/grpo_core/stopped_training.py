@@ -12,7 +12,7 @@ from grpo_core import checkpoint, ledger, loop, resume, trainer
 from tests.tiny_run import outputs, tiny_config
 
 PLACES: dict[str, tuple[Any, str]] = {
-    "writing a file to disk": (checkpoint, "_sync"),
+    "writing a file to disk": (checkpoint, "sync"),
     "writing a checkpoint": (resume, "write_folder"),
     "writing rows": (ledger, "write_file"),
     "sampling": (trainer, "draw"),

@@ -134,3 +134,9 @@ def test_a_schedule_of_no_length_is_at_its_end_at_once(steps: int) -> None:
 
 def test_an_advantage_clip_of_0_clips_nothing() -> None:
     assert clip_limit(1, start=1.5, end=0.0, steps=10) == math.inf
+
+
+def test_rewards_too_large_to_square_are_standardised_as_any_others() -> None:
+    rewards = torch.tensor([[1e200, 0.0, 0.0, 1e200]], dtype=torch.float64)
+    advantages = group_advantages(rewards, torch.ones_like(rewards, dtype=torch.bool), scale_by_std=True)
+    assert advantages.tolist() == [pytest.approx([0.8660254037844387, -0.8660254037844387, -0.8660254037844387, 0.8660254037844387])]

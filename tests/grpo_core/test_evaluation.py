@@ -57,7 +57,8 @@ def test_answers_do_not_depend_on_the_batch_or_on_other_prompts_or_on_the_traini
 
 
 def test_models_answer_with_the_same_random_numbers() -> None:
-    assert answer(language_model(tiny_llama(3))).equals(answer(language_model(tiny_llama(3))))
+    named = evaluate(language_model(tiny_llama(3)), PROMPTS, name="reference", samples=K, config=CONFIG, rollout=ROLLOUT, weights={CONFIG.metric: 1.0})
+    assert named.drop("model", "reward").equals(answer(language_model(tiny_llama(3))).drop("model", "reward"))
     other = HeldoutEvalConfig(samples_per_prompt=K, metric=CONFIG.metric, seed=1)
     rows, changed = answer(language_model(tiny_llama(3))), answer(language_model(tiny_llama(3)), config=other)
     greedy = pl.col("decoding") == "greedy"

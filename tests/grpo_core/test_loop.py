@@ -1,16 +1,16 @@
 """A run that nobody interrupts: what it reports, what it writes, and what does not change it."""
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import polars as pl
 import pytest
 from transformers import AutoModelForCausalLM
 
 from grpo_core.checkpoint import file_sha256, folder_digest, read_manifest
-from grpo_core.config import RunConfig
+from grpo_core.config import GrpoConfig, HeldoutEvalConfig, ModelConfig, RolloutConfig, RunConfig
 from grpo_core.loop import Files, StepReport, run_key, train
 from grpo_core.models import policy_digest
 from grpo_core.rewards import RewardError
@@ -131,6 +131,34 @@ def test_a_reward_that_returns_infinity_ends_the_run_and_writes_no_output(given:
     assert heard == [0]
     assert not files.checkpoint.exists()
     assert not files.rollouts.exists()
+
+
+def other(value: Any, options: tuple[Any, ...]) -> Any:
+    """Another valid value of a field."""
+    if options:
+        return next(option for option in options if option != value)
+    if isinstance(value, bool):
+        return not value
+    return f"{value}x" if isinstance(value, str) else value * 2 if isinstance(value, int) and value else 1 if isinstance(value, int) else (value or 1.0) / 2
+
+
+KEPT_OUT = {"steps", "checkpoint_every", "keep_checkpoints"}
+FIELDS = [
+    (section, f.name) for section, kind in (("model", ModelConfig), ("rollout", RolloutConfig), ("grpo", GrpoConfig), ("heldout_eval", HeldoutEvalConfig))
+    for f in fields(kind) if (section, f.name) != ("rollout", "engine")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("section", "name"), FIELDS)
+def test_every_field_that_training_reads_names_the_run(section: str, name: str, given: Path, tmp_path: Path) -> None:
+    files, config = outputs(tmp_path, given), tiny_config()
+    old = getattr(config, section)
+    hint = get_type_hints(type(old))[name]
+    value = other(getattr(old, name), get_args(hint) if get_origin(hint) is Literal else ())
+    if (section, name) == ("model", "num_heads"):
+        value = 1
+    changed = replace(config, **{section: replace(old, **{name: value})})
+    assert (run_key(files, changed) == run_key(files, config)) == (name in KEPT_OUT)
 
 
 def test_the_run_key_names_configuration_inputs_and_code(given: Path, tmp_path: Path) -> None:

@@ -173,3 +173,30 @@ def test_the_code_hash_changes_with_the_code_and_with_the_functions(tmp_path: Pa
     assert code_hash(["my_own_rewards:mine", "exact_answer"]) == code_hash(["exact_answer", "my_own_rewards:mine"]) != before
     path.write_text(path.read_text().replace("0.0", "1.0"))
     assert code_hash(["my_own_rewards:mine"]) != before
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("10-3", "3"),
+        ("1,2,3", "3"),
+        ("it is 1,234.50.", "1234.5"),
+        ("so -7", "-7"),
+        ("(-7)", "-7"),
+        ("5 and 12", "12"),
+        ("$1,000,000", "1000000"),
+        ("x-4", "4"),
+    ],
+)
+def test_the_last_number_of_a_text_is_read_as_a_person_reads_it(text: str, right: str) -> None:
+    assert number_answer(completions=[text, "none"], answer=[right, right]) == [1.0, 0.0]
+
+
+def test_a_reference_answer_that_is_no_number_is_our_mistake_not_the_models() -> None:
+    with pytest.raises(RewardError, match=r"the reference answer 'x=3' is not a number"):
+        number_answer(completions=["3"], answer=["x=3"])
+
+
+def test_a_weighted_sum_that_overflows_names_the_row() -> None:
+    with pytest.raises(RewardError, match=r"the weighted sum of rewards for row 0 is not a finite number"):
+        score({"tests.tiny_rewards:huge": 10.0}, ["p"], ["c"], {}, ["row 0"])

@@ -124,6 +124,7 @@ def test_every_group_is_trained_on_once_a_pass(updates: int, minibatches: int, f
     rows = [list(prompt) + list(completion) for prompt, completion in rollouts.select("prompt_token_ids", "token_ids").iter_rows()]
     assert sorted(seen) == sorted(rows * updates)
     assert optimizer_steps(trainer) == {updates * minibatches}
+    assert updates * minibatches < 8 or seen[:16] != seen[16:], "the second pass has an order of its own"
     size = len(rows) // minibatches
     for start_of_minibatch in range(0, len(seen), size):
         prompts = [tuple(prompt) for prompt in rollouts["prompt_token_ids"]]
@@ -143,6 +144,16 @@ def test_the_order_of_prompts_goes_through_all_of_them_once_an_epoch(files: File
     train = set(pl.read_parquet(files.prompts).filter(pl.col("split") == "train")["prompt_id"])
     assert set(first) == set(second) == train
     assert first != second, "the second epoch has an order of its own"
+
+
+def test_the_seed_decides_the_order_of_prompts_and_the_completions(files: Files) -> None:
+    batches = [draw_batch(start(files, seed=seed, prompts_per_step=10), 1) for seed in (0, 0, 1)]
+    orders = [batch.prompts["prompt_id"].to_list() for batch in batches]
+    answers = [dict(zip(batch.per_completion(order), batch.texts, strict=True)) for batch, order in zip(batches, orders, strict=True)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2])
+    assert answers[0] == answers[1]
+    assert not [prompt for prompt in orders[0] if answers[0][prompt] == answers[2][prompt]]
 
 
 def test_a_prompt_twice_in_a_batch_is_not_answered_twice_alike(tmp_path: Path) -> None:
@@ -308,9 +319,9 @@ def test_fewer_train_prompts_than_a_step_takes_are_refused(tmp_path: Path) -> No
 
 def test_prompts_and_completions_that_do_not_fit_into_the_model_are_refused(files: Files) -> None:
     config = replace(tiny_config(), model=replace(TINY, path=str(files.start)))
-    with pytest.raises(ValueError, match=r"rollout.max_new_tokens \(41\) is 49 tokens, the model takes 48: lower one of the two"):
-        start(files, with_rollout(config, max_new_tokens=41))
-    start(files, with_rollout(config, max_new_tokens=40))
+    with pytest.raises(ValueError, match=r"has 6 tokens; with rollout.max_new_tokens \(43\) that is more than the 48 the model takes"):
+        start(files, with_rollout(config, max_new_tokens=43))
+    start(files, with_rollout(config, max_new_tokens=42))
 
 
 def test_selection_looks_at_select_prompts_only(files: Files) -> None:

@@ -7,10 +7,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def copy_checkout(folder: Path) -> Path:
-    """The three packages, params.yaml and dvc.yaml in a folder of their own below `folder` (no outputs, no Git, no DVC)."""
+    """The three packages, params.yaml, dvc.yaml and Dagster's settings in a folder of their own below `folder` (no outputs, no Git, no DVC)."""
     root = folder / "checkout"
     for package in ("grpo_core", "assets", "pipelines"):
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(ROOT / name, root)
+    (root / ".dagster").mkdir()
+    for name in ("params.yaml", "dvc.yaml", ".dagster/dagster.yaml"):
+        shutil.copy(ROOT / name, root / name)
     return root

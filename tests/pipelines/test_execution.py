@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
+import psutil
 import pytest
 
 from pipelines.dead_runs import HOST_TAG, release_dead_runs, runs_at_work
@@ -40,6 +41,14 @@ def instance(root: Path) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
+def wait_until_left(root: Path) -> None:
+    """Until nothing works in `root`: the killed run's stage hears of its parent's death a moment later, and holds DVC's lock till then."""
+    deadline = time.monotonic() + 30
+    while any(process.info["cwd"] == str(root) for process in psutil.process_iter(["pid", "cwd"]) if process.pid != os.getpid()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 def start_run(root: Path) -> subprocess.Popen[str]:
     """The lifecycle in a process of its own, at work in its first stage."""
     env = {**toy_environment(root), "TOY_PROMPTS": "sleep"}
@@ -57,6 +66,7 @@ def test_a_run_that_was_killed_outright_is_marked_failed_and_blocks_nobody(root:
     assert release_dead_runs(instance, POOL) == []  # it lives
     killed.kill()
     killed.communicate()
+    wait_until_left(root)
     assert run_job(root, "default", instance=instance)
     dead = instance.get_run_by_id(holder)
     assert dead is not None and dead.status is dg.DagsterRunStatus.FAILURE
