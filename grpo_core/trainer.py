@@ -4,17 +4,16 @@
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import polars as pl
 import torch
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from torch import Tensor
 
-from grpo_core.advantages import EQUAL_WITHIN, clip_limit, penalised_advantages, zero_variance
 from grpo_core.config import RunConfig
 from grpo_core.evaluation import evaluate, evaluation_prompts
 from grpo_core.kl_control import KlController, next_controller
@@ -23,9 +22,11 @@ from grpo_core.logprobs import completion_logprobs
 from grpo_core.loss import LossConfig, loss_config
 from grpo_core.models import LanguageModel, freeze, load_model, policy_digest
 from grpo_core.randomness import epoch_indices, permutation
-from grpo_core.rewards import Scores, code_hash
+from grpo_core.rewards import code_hash
 from grpo_core.rollout import RolloutBatch, draw, score_batch
+from grpo_core.signal import Signal, compare_within_groups
 from grpo_core.step import DivergedError, Minibatch, StepStatistics, optimizer_step
+from grpo_core.step_metrics import advantage_metrics, completion_metrics, full_marks, kl_metrics, reward_metrics, update_metrics
 from grpo_core.token_batch import padded, token_batch
 from grpo_core.tokenization import check_same_tokenizer, encode_prompt
 
@@ -118,7 +119,7 @@ def train_step(trainer: Trainer, step: int) -> StepResult:
         batch = draw_batch(trainer, step)
     with trainer.timed("score"):
         scores = score_batch(batch, trainer.config.rewards)
-    signal = compare_within_groups(trainer, batch, scores, step)
+    signal = compare_within_groups(batch, scores, step, trainer.config.grpo, scale_by_std=trainer.loss.scale_by_std)
     with trainer.timed("reference"):
         kept = keep_logprobs(trainer, batch, signal)
     if step == 1:
@@ -155,33 +156,6 @@ def draw_batch(trainer: Trainer, step: int) -> RolloutBatch:
         batch_size=rollout.batch_size,
         stream=(settings.seed, "rollout"),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """What the rewards of a batch say."""
-
-    rewards: Float64[Tensor, "P G"]
-    """Raw weighted sums; 0 where not scored."""
-    scored: Bool[Tensor, "P G"]
-    shaped: Float64[Tensor, "P G"]
-    """Rewards after the length penalty."""
-    advantages: Float64[Tensor, "P G"]
-    clipped: Float64[Tensor, "P G"]
-    """Advantages within the step's limit: what the loss sees."""
-
-
-def compare_within_groups(trainer: Trainer, batch: RolloutBatch, scores: Scores, step: int) -> Signal:
-    """Rewards → advantages: the length penalty, the comparison with the group, the clip."""
-    settings = trainer.config.grpo
-    shape = (len(batch.prompts), batch.group_size)
-    rewards = torch.tensor([0.0 if total is None else total for total in scores.totals], dtype=torch.float64).view(shape)
-    scored = torch.tensor([total is not None for total in scores.totals]).view(shape)
-    lengths = torch.tensor([len(c.token_ids) for c in batch.completions], dtype=torch.float64).view(shape)
-    penalties = settings.length_penalty * (lengths - settings.length_target).square()
-    advantages = penalised_advantages(rewards, penalties, scored, scale_by_std=trainer.loss.scale_by_std)
-    limit = clip_limit(step, start=settings.advantage_clip_start, end=settings.advantage_clip, steps=settings.advantage_clip_steps)
-    return Signal(rewards, scored, rewards - penalties, advantages, advantages.clamp(-limit, limit))
 
 
 @torch.no_grad()
@@ -269,69 +243,6 @@ def evaluate_select(trainer: Trainer) -> dict[str, float]:
             trainer.policy, trainer.select_prompts, name="policy", samples=0, config=config.heldout_eval, rollout=config.rollout, weights=config.rewards
         )
     return {"eval/select_accuracy": sum(rows["correct"]) / len(rows), "eval/select_length": sum(rows["length"]) / len(rows)}
-
-
-def full_marks(weights: Mapping[str, float]) -> float:
-    """What a completion earns when every reward function gives 1 where it counts for and 0 where it counts against."""
-    return sum(weight for weight in weights.values() if weight > 0)
-
-
-def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[str, float]:
-    """Raw rewards: over the batch, by function, the share of groups whose rewards are all alike, and of these alike at full marks."""
-    known = signal.rewards[signal.scored]
-    metrics = {"reward/mean": float(known.mean()) if len(known) else 0.0, "reward/std": float(known.std(correction=0)) if len(known) else 0.0}
-    for name, values in scores.by_function.items():
-        given = [value for value in values if value is not None]
-        metrics[f"reward/{name}"] = sum(given) / max(len(given), 1)
-    alike = zero_variance(signal.rewards, signal.scored)
-    lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1)
-    solved = alike & signal.scored.any(dim=1) & (lowest >= full_marks - EQUAL_WITHIN)
-    return metrics | {"zero_variance_fraction": float(alike.double().mean()), "solved_group_fraction": float(solved.double().mean())}
-
-
-def advantage_metrics(signal: Signal) -> dict[str, float]:
-    """Advantages before clipping, and how many the clip cut."""
-    known = signal.advantages[signal.scored]
-    if len(known) == 0:
-        return {}
-    cut = (signal.clipped != signal.advantages)[signal.scored]
-    return {
-        "advantage/mean": float(known.mean()),
-        "advantage/std": float(known.std(correction=0)),
-        "advantage/min": float(known.min()),
-        "advantage/max": float(known.max()),
-        "advantage/clipped_fraction": float(cut.double().mean()),
-    }
-
-
-def completion_metrics(batch: RolloutBatch) -> dict[str, float]:
-    """Lengths in tokens, and the share that max_new_tokens cut."""
-    lengths = [len(c.token_ids) for c in batch.completions]
-    truncated = sum(c.finish_reason == "length" for c in batch.completions)
-    return {
-        "length/mean": sum(lengths) / len(lengths),
-        "length/max": float(max(lengths)),
-        "truncated_fraction": truncated / len(lengths),
-        "tokens": float(sum(lengths)),
-    }
-
-
-def kl_metrics(kept: Minibatch) -> dict[str, float]:
-    """KL of the policy that drew the batch to the reference (k1 over its own samples), in nats a token and nats a completion."""
-    if kept.ref_logprobs is None:
-        return {}
-    difference = (kept.old_logprobs - kept.ref_logprobs).double().masked_fill(~kept.batch.mask, 0.0)
-    return {"kl/mean": float(difference.sum() / kept.batch.mask.sum()), "kl/sequence": float(difference.sum(dim=1).mean())}
-
-
-def update_metrics(updates: list[StepStatistics]) -> dict[str, float]:
-    """Means over the optimizer steps; extremes where the mean would hide them; the logprob gap before any weight moved."""
-
-    def mean(name: str) -> float:
-        return sum(float(getattr(u, name)) for u in updates) / len(updates)
-
-    means = {name: mean(name) for name in ("loss", "policy_loss", "kl_loss", "grad_norm", "entropy", "clip_fraction")}
-    return means | {"ratio/max": max(u.max_ratio for u in updates), "logprob_gap": updates[0].logprob_gap}
 
 
 def _flat(values: Float64[Tensor, "P G"]) -> list[float]:

@@ -15,9 +15,10 @@ from grpo_core.loop import Files
 from grpo_core.models import policy_digest, save_model
 from grpo_core.rewards import RewardError, Scores
 from grpo_core.rollout import RolloutBatch, score_batch
+from grpo_core.signal import compare_within_groups
 from grpo_core.step import DivergedError, Minibatch, accumulate_gradient
 from grpo_core.tokenization import TokenizerMismatch
-from grpo_core.trainer import Trainer, compare_within_groups, draw_batch, evaluate_select, keep_logprobs, start_trainer, train_step, trainable
+from grpo_core.trainer import Trainer, draw_batch, evaluate_select, keep_logprobs, start_trainer, train_step, trainable
 from tests.tiny_models import TINY, language_model, tiny_gpt2
 from tests.tiny_run import REWARD, inputs, prompts_table, tiny_config, with_rollout, write_start
 
@@ -51,7 +52,7 @@ def optimizer_steps(trainer: Trainer) -> set[int]:
 def drawn_and_signal(trainer: Trainer) -> tuple[RolloutBatch, Scores, Minibatch, Minibatch, Any]:
     batch = draw_batch(trainer, 1)
     scores = score_batch(batch, trainer.config.rewards)
-    signal = compare_within_groups(trainer, batch, scores, 1)
+    signal = compare_within_groups(batch, scores, 1, trainer.config.grpo, scale_by_std=trainer.loss.scale_by_std)
     kept = keep_logprobs(trainer, batch, signal)
     return batch, scores, kept, trainable(trainer, kept, batch, signal), signal
 
