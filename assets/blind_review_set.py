@@ -4,6 +4,8 @@ The pairs and the key that tells the sides apart are two files; whoever shows pa
 """
 
 import hashlib
+import json
+import sys
 from collections.abc import Iterator
 
 import polars as pl
@@ -12,6 +14,19 @@ from assets.page import Metadata, Progress, ProgressCallback
 from assets.paths import Paths
 from grpo_core.config import BlindReviewConfig, RunConfig
 
+SCHEMA = {
+    "pair_id": pl.String,
+    "position": pl.Int64,
+    "prompt": pl.String,
+    "left_text": pl.String,
+    "right_text": pl.String,
+    "prompt_id": pl.String,
+    "kind": pl.String,
+    "left_model": pl.String,
+    "right_model": pl.String,
+    "left_sample_index": pl.Int64,
+    "right_sample_index": pl.Int64,
+}
 PAIR_COLUMNS = ("pair_id", "position", "prompt", "left_text", "right_text")
 
 
@@ -22,13 +37,19 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
     rows = make_pairs(pl.read_parquet(paths.heldout_completions), pl.read_parquet(paths.prompts), config.blind_review_set)
     write_file(paths.blind_review_key, rows.drop("position", "prompt", "left_text", "right_text").sort("pair_id").write_parquet)
     write_file(paths.blind_review_pairs, rows.select(PAIR_COLUMNS).write_parquet)
-    on_progress(Progress(1, 1))
+    asked = config.blind_review_set.num_pairs + config.blind_review_set.num_control_pairs
+    if len(rows) < asked:
+        print(
+            f"warning: {len(rows)} of {asked} pairs: too few held-out prompts were given differing texts; heldout_eval.max_prompts brings more", file=sys.stderr
+        )
+    on_progress(Progress(1, 1, {"pairs": float(len(rows))}))
 
 
 def make_pairs(completions: pl.DataFrame, prompts: pl.DataFrame, config: BlindReviewConfig) -> pl.DataFrame:
     """Comparison and control pairs as one table, key columns included, in the order of showing.
 
-    Comparisons take sampled (not greedy) answers, as users would see them; pairs of equal text say nothing and are left out.
+    Comparisons take sampled (not greedy) completions, as users would see them. Pairs of equal text say nothing and are left out, so two
+    models that speak alike give fewer pairs than `config` asks for, down to none: that is a finding, not a failure.
     """
     from grpo_core.randomness import generator, permutation
 
@@ -37,17 +58,11 @@ def make_pairs(completions: pl.DataFrame, prompts: pl.DataFrame, config: BlindRe
         answers.setdefault((row["prompt_id"], row["model"]), []).append(row["text"])
     prompt_ids = sorted({prompt_id for prompt_id, _ in answers})
     shuffled = [prompt_ids[i] for i in permutation(len(prompt_ids), config.seed, "review prompts")]
-    comparisons = _take(_comparisons(answers, shuffled), config.num_pairs)
-    if len(comparisons) < config.num_pairs:
-        raise ValueError(
-            f"blind_review_set.num_pairs is {config.num_pairs}, but only {len(comparisons)} held-out prompts have differing answers: "
-            "lower it, or raise heldout_eval.max_prompts"
-        )
-    chosen = [*comparisons, *_take(_controls(answers, shuffled[::-1]), config.num_control_pairs)]
+    chosen = [*_take(_comparisons(answers, shuffled), config.num_pairs), *_take(_controls(answers, shuffled[::-1]), config.num_control_pairs)]
     swap = generator(config.seed, "review sides").random(len(chosen)) < 0.5
     order = permutation(len(chosen), config.seed, "review order")
     texts = dict(prompts.select("prompt_id", "prompt").iter_rows())
-    return pl.DataFrame([_pair(chosen[i], bool(swap[i]), position, texts, config.seed) for position, i in enumerate(order)])
+    return pl.DataFrame([_pair(chosen[i], bool(swap[i]), position, texts, config.seed) for position, i in enumerate(order)], schema=SCHEMA)
 
 
 Candidate = tuple[str, str, tuple[str, int, str], tuple[str, int, str]]
@@ -97,4 +112,11 @@ def _pair(candidate: Candidate, swapped: bool, position: int, prompts: dict[str,
 def describe(paths: Paths) -> Metadata:
     """How many pairs wait. Their texts stay off this page: who has read them here would no longer judge blind."""
     pairs = pl.read_parquet(paths.blind_review_pairs)
-    return {"pairs": len(pairs), "file": paths.blind_review_pairs, "key": "in a file of its own, read only when the verdict is computed"}
+    settings = json.loads((paths.run_config / paths.experiment / "blind_review_set.json").read_text())
+    asked = settings["num_pairs"] + settings["num_control_pairs"]
+    return {
+        "pairs": len(pairs),
+        "pairs_asked_for": asked,
+        "file": paths.blind_review_pairs,
+        "key": "in a file of its own, read only when the verdict is computed",
+    }

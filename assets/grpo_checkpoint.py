@@ -1,7 +1,6 @@
 """The policy after GRPO, and the rollouts and rewards it learned from. One process writes all three."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,8 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
     from grpo_core.loop import StepReport, train
 
     def on_step(report: StepReport) -> None:
-        on_progress(Progress(report.step, config.grpo.steps, {**report.metrics, **report.timings}, report.checkpointed))
+        speed = {name: value for name, value in report.timings.items() if name != "timestamp_ms"}
+        on_progress(Progress(report.step, config.grpo.steps, {**report.metrics, **speed}, report.checkpointed))
 
     train(_files(paths, config), config, on_step=on_step, should_stop=should_stop)
 
@@ -30,13 +30,16 @@ def run_key(paths: Paths, config: RunConfig) -> str:
 
 
 def work_folder(paths: Paths, config: RunConfig) -> Path:
-    """Resume state of this very run; another configuration has a folder of its own."""
+    """Resume state of this very run, named by its key; another configuration has a folder of its own.
+
+    Reads the inputs and the code as they are now: ask once, before training.
+    """
     return _work(paths) / run_key(paths, config)
 
 
-def settle(paths: Paths, config: RunConfig) -> None:
-    """Forget the resume state, once the outputs are whole and passed their contracts."""
-    shutil.rmtree(work_folder(paths, config), ignore_errors=True)
+def finished_work_folder(paths: Paths) -> Path:
+    """Where the run that the trained policy came from kept its resume state, by the key in the policy's manifest."""
+    return _work(paths) / str(json.loads((paths.grpo_checkpoint / "manifest.json").read_text(encoding="utf-8"))["run_key"])
 
 
 def _work(paths: Paths) -> Path:

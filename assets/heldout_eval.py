@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -54,7 +55,7 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
     write_file(paths.heldout_summary, lambda partial: _write_json(partial, summary))
 
 
-def _write_json(path, values) -> None:  # type: ignore[no-untyped-def]
+def _write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n")
 
 
@@ -97,7 +98,7 @@ def misstated(frame: pl.DataFrame, summary: dict[str, Any]) -> pl.DataFrame:
     """Numbers of the summary that the table does not give again; of a bootstrapped interval (its seed is not here) only that it holds its estimate."""
     from grpo_core.evaluation import summarise
 
-    config = HeldoutEvalConfig(metric=summary["metric"], samples_per_prompt=summary["samples_per_prompt"], temperature=summary["temperature"])
+    config = HeldoutEvalConfig(**{name: summary[name] for name in ("metric", "samples_per_prompt", "pass_k", "temperature")})
     expected = {name: value for name, value in summarise(frame, MODELS, config).items() if isinstance(value, int | float)}
     rows = []
     for difference in ("difference", "mean_at_k_difference"):

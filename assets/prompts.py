@@ -19,10 +19,13 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
     """Write the table aside, check it and rename it: whatever is wrong leaves the earlier file as it was."""
     from grpo_core.addition import addition_tokenizer
     from grpo_core.prompts import make_prompts
-    from grpo_core.tokenization import check_lengths, load_tokenizer
+    from grpo_core.tokenization import check_lengths, context_length, load_tokenizer
 
     frame = make_prompts(config.prompts, paths.root)
-    check_lengths(frame, load_tokenizer(config.model.path) if config.model.path else addition_tokenizer(), config.prompts.max_tokens)
+    if config.model.path:
+        check_lengths(frame, load_tokenizer(config.model.path), config.prompts.max_tokens, context=context_length(config.model.path))
+    else:
+        check_lengths(frame, addition_tokenizer(), config.prompts.max_tokens, context=config.model.context_length)
     paths.prompts.parent.mkdir(parents=True, exist_ok=True)
     aside = paths.prompts.with_name(f".{paths.prompts.name}.partial")
     try:

@@ -3,10 +3,11 @@
     python bench/seeds.py [--seeds 10]
 
 Every seed changes the model's first weights, the order of demonstrations and everything random in GRPO; the prompts stay. Takes
-about two minutes a seed on two cores. Seeds that are already in the work folder are not run again.
+about two minutes a seed on two cores. Seeds that are in the work folder already, of this configuration and code, are not run again.
 """
 
 import argparse
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from assets import grpo_checkpoint, heldout_eval, prompts, reference_checkpoint,
 from assets.charts import learning_curves
 from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import RunConfig
+from grpo_core.config import SECTIONS, RunConfig, section_values
 from pipelines.environment import limit_threads, prepare_environment
 from pipelines.params import ROOT, experiments
 
@@ -52,6 +53,14 @@ def run_seed(folder: Path, config: RunConfig, seed: int) -> None:
             module.produce(paths, seeded, on_progress, *more)
 
 
+def version(config: RunConfig, root: Path) -> str:
+    """Short hash of what a seed's numbers depend on: the configuration and the code below `root`."""
+    digest = hashlib.sha256(json.dumps({name: section_values(config, name) for name in SECTIONS}, sort_keys=True).encode())
+    for path in sorted(path for package in ("grpo_core", "assets") for path in (root / package).glob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:8]
+
+
 def curve(folder: Path, seed: int) -> pl.DataFrame:
     """Accuracy and length on `select` by step."""
     metrics = pl.read_ndjson(Paths(folder).grpo_checkpoint / "metrics.jsonl", infer_schema_length=None).drop_nulls("eval/select_accuracy")
@@ -77,9 +86,10 @@ def main() -> None:
     prepare_environment(ROOT)
     config = experiments(ROOT)["default"]
     limit_threads(config.model.num_threads)
+    made_from = version(config, ROOT)
     rows, curves = [], []
     for seed in range(options.seeds):
-        folder = options.work / f"seed-{seed}"
+        folder = options.work / f"seed-{seed}-{made_from}"
         if not Paths(folder).heldout_summary.exists():
             run_seed(folder, config, seed)
         rows.append({"seed": seed, **json.loads(Paths(folder).heldout_summary.read_text())})

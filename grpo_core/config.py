@@ -8,6 +8,7 @@ of range before anything is spent.
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -45,6 +46,30 @@ def require_fraction(section: str, config: object, *names: str) -> None:
         require(0 <= value <= 1, f"{section}.{name}", value, "lie between 0 and 1")
 
 
+def require_decay(section: str, config: object, *names: str) -> None:
+    """Raise `ConfigError` unless every named field of `config` lies in [0, 1): a decay of 1 would never forget."""
+    for name in names:
+        value = getattr(config, name)
+        require(0 <= value < 1, f"{section}.{name}", value, "be at least 0 and below 1")
+
+
+def require_pattern(where: str, pattern: str) -> None:
+    """Raise `ConfigError` unless `pattern` is empty or a regular expression with a group to cut out."""
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as error:
+        raise ConfigError(f"{where} must be a regular expression, got {pattern!r}: {error}") from error
+    require(pattern == "" or groups >= 1, where, pattern, "hold a group in parentheses: what it matches is cut out")
+
+
+def require_default(section: str, config: object, reason: str, *names: str) -> None:
+    """Raise `ConfigError` when a named field of `config` was changed, though for this `reason` it would have no effect."""
+    defaults = {f.name: f.default for f in fields(config)}  # type: ignore[arg-type]  # every section is a dataclass
+    for name in names:
+        value = getattr(config, name)
+        require(value == defaults[name], f"{section}.{name}", value, f"stay at its default {defaults[name]!r}: {reason}, so it would do nothing")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     path: str = ""
@@ -59,8 +84,8 @@ class ModelConfig:
     """Width of the embedded model's feed-forward layers."""
     context_length: int = 128
     """Longest prompt plus completion of the embedded model, in tokens."""
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Precision the weights are held in, for policy and reference alike."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Precision of the forward pass, for policy and reference alike; weights and moments stay in float32."""
     device: str = "auto"
     """Where models live: `auto` (a GPU when there is one), `cpu`, `cuda` or `cuda:N`."""
     num_threads: int = 2
@@ -71,6 +96,10 @@ class ModelConfig:
     def __post_init__(self) -> None:
         require_positive("model", self, "hidden_size", "num_layers", "num_heads", "intermediate_size", "context_length", "num_threads")
         require(self.hidden_size % self.num_heads == 0, "model.num_heads", self.num_heads, f"divide model.hidden_size ({self.hidden_size})")
+        require(re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device) is not None, "model.device", self.device, "be auto, cpu, cuda or cuda:N")
+        if self.path:
+            sizes = ("hidden_size", "num_layers", "num_heads", "intermediate_size", "context_length")
+            require_default("model", self, "model.path names a model, which has its own sizes", *sizes)
         require((self.hidden_size // self.num_heads) % 2 == 0, "model.num_heads", self.num_heads, "leave an even head width (rotary positions turn pairs)")
 
 
@@ -122,6 +151,13 @@ class PromptsConfig:
         require_fraction("prompts", self, "sft_fraction", "select_fraction", "heldout_fraction")
         total = self.sft_fraction + self.select_fraction + self.heldout_fraction
         require(total < 1, "prompts.sft_fraction + select_fraction + heldout_fraction", total, "stay below 1: the rest is the train split")
+        if self.path:
+            require_default("prompts", self, "prompts.path names a file, so nothing is generated", "num_generated", "num_digits")
+        require_pattern("prompts.answer_pattern", self.answer_pattern)
+        require_positive("prompts", self, "select_fraction")
+        require(
+            self.heldout_path != "" or self.heldout_fraction > 0, "prompts.heldout_fraction", self.heldout_fraction, "be above 0 without prompts.heldout_path"
+        )
         require(self.template.count("{prompt}") == 1, "prompts.template", self.template, "hold {prompt} exactly once")
         require(self.chat or not self.system_prompt, "prompts.system_prompt", self.system_prompt, "be empty unless prompts.chat is true")
         require(self.path != "" or self.heldout_path == "", "prompts.heldout_path", self.heldout_path, "be empty when prompts.path is")
@@ -155,13 +191,12 @@ class SftConfig:
     def __post_init__(self) -> None:
         require_at_least("sft", self, 0, "steps", "warmup_steps", "weight_decay")
         require_positive("sft", self, "batch_size", "micro_batch_size", "learning_rate", "max_grad_norm")
-        require_fraction("sft", self, "final_learning_rate_fraction", "adam_beta1", "adam_beta2")
+        require_fraction("sft", self, "final_learning_rate_fraction")
+        require_decay("sft", self, "adam_beta1", "adam_beta2")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RolloutConfig:
-    engine: Literal["local"] = "local"
-    """What draws completions: `local` is this package's sampler."""
     temperature: float = 1.0
     """Sampling temperature in training; logprobs are those of the tempered distribution."""
     max_new_tokens: int = 44
@@ -249,6 +284,10 @@ class GrpoConfig:
     """Completion length in tokens that the length penalty asks for."""
     eval_every: int = 10
     """Steps between evaluations on the `select` split; 0 never evaluates in training."""
+    select_metric: str = "exact_answer"
+    """Reward function whose value of 1 counts as correct on the `select` split."""
+    select_max_prompts: int = 128
+    """Most `select` prompts evaluated during training (chosen by hash, so always the same ones)."""
     checkpoint_every: int = 10
     """Steps between checkpoints (one is always written at the end)."""
     keep_checkpoints: int = 2
@@ -264,6 +303,7 @@ class GrpoConfig:
             "updates_per_rollout",
             "micro_batch_size",
             "checkpoint_every",
+            "select_max_prompts",
             "keep_checkpoints",
             "kl_patience",
         )
@@ -290,7 +330,8 @@ class GrpoConfig:
             "kl_integral",
             "kl_derivative",
         )
-        require_fraction("grpo", self, "adam_beta1", "adam_beta2")
+        require_decay("grpo", self, "adam_beta1", "adam_beta2")
+        self._refuse_idle_keys()
         if self.advantage_clip_steps > 0:
             scheduled = f"be above 0 when grpo.advantage_clip_steps is {self.advantage_clip_steps}: the clip moves between the two"
             require(self.advantage_clip > 0, "grpo.advantage_clip", self.advantage_clip, scheduled)
@@ -306,6 +347,23 @@ class GrpoConfig:
             self.kl_control == "fixed" or self.beta > 0, "grpo.beta", self.beta, f"be above 0 when grpo.kl_control is {self.kl_control}: it multiplies beta"
         )
 
+    def _refuse_idle_keys(self) -> None:
+        """A key that the others leave without effect must stay at its default: nothing is silently ignored."""
+        if self.kl_control == "fixed":
+            require_default("grpo", self, "grpo.kl_control is fixed", "kl_statistic")
+        if self.kl_control != "threshold":
+            require_default("grpo", self, f"grpo.kl_control is {self.kl_control}", "kl_upper", "kl_lower", "kl_patience")
+        if self.kl_control != "pid":
+            require_default("grpo", self, f"grpo.kl_control is {self.kl_control}", "kl_target", "kl_proportional", "kl_integral", "kl_derivative")
+        if self.advantage_clip_steps == 0:
+            require_default("grpo", self, "grpo.advantage_clip_steps is 0", "advantage_clip_start")
+        if self.length_penalty == 0:
+            require_default("grpo", self, "grpo.length_penalty is 0", "length_target")
+        if self.aggregation != "constant" and (self.aggregation, self.loss) != ("preset", "dr_grpo"):
+            require_default("grpo", self, "the aggregation is not constant", "aggregation_length")
+        if self.eval_every == 0:
+            require_default("grpo", self, "grpo.eval_every is 0", "select_metric", "select_max_prompts")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldoutEvalConfig:
@@ -313,10 +371,10 @@ class HeldoutEvalConfig:
     """Reward function whose value of 1 counts as a correct answer."""
     max_prompts: int = 512
     """Most held-out prompts evaluated (chosen by hash, so always the same ones)."""
-    max_select_prompts: int = 128
-    """Most `select` prompts evaluated during training."""
     samples_per_prompt: int = 4
-    """Completions a prompt at temperature, for mean@k and pass@k (k is this number)."""
+    """Completions a prompt at temperature; mean@k is their mean accuracy (k is this number)."""
+    pass_k: int = 2
+    """The k of pass@k: the chance that one of k completions is right, estimated without bias from the samples."""
     temperature: float = 1.0
     """Temperature of those completions (the greedy pass has none)."""
     bootstrap_resamples: int = 10_000
@@ -325,7 +383,9 @@ class HeldoutEvalConfig:
     """Seed of evaluation sampling and of the bootstrap (a stream apart from training)."""
 
     def __post_init__(self) -> None:
-        require_at_least("heldout_eval", self, 1, "max_prompts", "max_select_prompts", "samples_per_prompt")
+        require_at_least("heldout_eval", self, 1, "max_prompts", "samples_per_prompt", "pass_k")
+        fits = f"be at most heldout_eval.samples_per_prompt ({self.samples_per_prompt})"
+        require(self.pass_k <= self.samples_per_prompt, "heldout_eval.pass_k", self.pass_k, fits)
         require_at_least("heldout_eval", self, 100, "bootstrap_resamples")
         require_positive("heldout_eval", self, "temperature")
 
@@ -371,6 +431,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require(len(self.rewards) > 0, "rewards", dict(self.rewards), "name at least one reward function")
+        named = [(f"rewards.{name}", name) for name in self.rewards]
+        for where, name in (*named, ("grpo.select_metric", self.grpo.select_metric), ("heldout_eval.metric", self.heldout_eval.metric)):
+            if ":" not in name and name not in BUILT_IN_REWARDS:
+                raise ConfigError(f"{where}: unknown reward function {name!r}: {nearest(name, list(BUILT_IN_REWARDS))} (your own is package.module:function)")
         controls, samples = self.blind_review_set.num_control_pairs, self.heldout_eval.samples_per_prompt
         two = f"be at least 2 when blind_review_set.num_control_pairs is {controls}: a control pair shows two samples of one model"
         require(controls == 0 or samples >= 2, "heldout_eval.samples_per_prompt", samples, two)
@@ -384,6 +448,8 @@ class RunConfig:
             )
 
 
+BUILT_IN_REWARDS = ("exact_answer", "number_answer", "answer_format")
+"""Names in grpo_core/rewards.py, repeated here so that editing a reward does not make what never scores stale (a test compares)."""
 SHARED_SECTIONS = ("model", "prompts", "sft")
 """Sections that every experiment shares: they make the one starting point, so an experiment cannot override them."""
 SECTIONS = tuple(f.name for f in fields(RunConfig))

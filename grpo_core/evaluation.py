@@ -102,10 +102,11 @@ def summarise(rows: pl.DataFrame, models: Sequence[str], config: HeldoutEvalConf
     baseline, candidate = (by_prompt[name] for name in models)
     assert baseline["prompt_id"].equals(candidate["prompt_id"])
     k = config.samples_per_prompt
-    summary: dict[str, Any] = {"num_prompts": len(baseline), "samples_per_prompt": k, "metric": config.metric, "temperature": config.temperature}
+    summary: dict[str, Any] = {"num_prompts": len(baseline), "samples_per_prompt": k, "pass_k": config.pass_k}
+    summary |= {"metric": config.metric, "temperature": config.temperature}
     for name, table in by_prompt.items():
         accuracy = wilson(int(table["greedy"].sum()), len(table))
-        passes = [pass_at_k(k, round(mean * k), k) for mean in table["mean_at_k"]]
+        passes = [pass_at_k(k, round(mean * k), config.pass_k) for mean in table["mean_at_k"]]
         summary |= {
             f"{name}_accuracy": accuracy.estimate,
             f"{name}_accuracy_low": accuracy.low,

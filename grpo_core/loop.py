@@ -14,13 +14,13 @@ from pathlib import Path
 
 from grpo_core.checkpoint import file_sha256, folder_digest, write_folder
 from grpo_core.config import RunConfig, section_values
+from grpo_core.errors import Interrupted
 from grpo_core.models import policy_digest, save_model
 from grpo_core.resume import ResumePoint, WorkFolder
 from grpo_core.rewards import code_hash
-from grpo_core.sft import Interrupted
 from grpo_core.trainer import StepResult, Trainer, evaluate_select, start_trainer, train_step
 
-SECTIONS_READ = ("model", "rollout", "rewards", "grpo", "heldout_eval")
+SECTIONS_READ = ("model", "rollout", "rewards", "grpo")
 """Sections of the configuration that training reads."""
 
 

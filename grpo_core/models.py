@@ -13,6 +13,9 @@ from grpo_core.addition import addition_tokenizer
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tokenization import eos_ids, load_tokenizer
 
+PIECE = 2**20
+"""Numbers of a tensor that `policy_digest` looks at at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class LanguageModel:
@@ -55,16 +58,24 @@ def start_model(config: ModelConfig) -> LanguageModel:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = LlamaForCausalLM(llama).to(dtype=getattr(torch, config.dtype), device=resolve_device(config.device))
+    model = in_precision(LlamaForCausalLM(llama).to(device=resolve_device(config.device)), config.dtype)
     return LanguageModel(model, tokenizer, frozenset({llama.eos_token_id}), {})
 
 
 def load_model(path: str | Path, config: ModelConfig) -> LanguageModel:
     """The causal language model and tokenizer at `path` (a folder or a hub name), in `config`'s precision and place."""
     dropout, settings = _without_dropout(AutoConfig.from_pretrained(path))
-    model = AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=getattr(torch, config.dtype))
+    model = AutoModelForCausalLM.from_pretrained(path, config=settings, dtype=torch.float32)
     tokenizer = load_tokenizer(path)
-    return LanguageModel(model.to(resolve_device(config.device)), tokenizer, frozenset(eos_ids(tokenizer, model)), dropout)
+    placed = in_precision(model.to(resolve_device(config.device)), config.dtype)
+    return LanguageModel(placed, tokenizer, frozenset(eos_ids(tokenizer, placed)), dropout)
+
+
+def in_precision(model: PreTrainedModel, dtype: str) -> PreTrainedModel:
+    """The model, computing its forward pass in `dtype`. Its weights stay in float32: an update of 1e-6 is lost in a bfloat16 weight."""
+    if dtype != "float32":
+        model.forward = torch.autocast(model.device.type, dtype=getattr(torch, dtype))(model.forward)
+    return model
 
 
 def freeze(language_model: LanguageModel) -> LanguageModel:
@@ -89,13 +100,17 @@ def policy_digest(model: PreTrainedModel) -> str:
     """A fingerprint of the weights, computed where they live: equal weights give equal digests on every device.
 
     Per tensor, two sums of its raw bits modulo 2^64, one weighted by position: exact in integers whatever the order of addition.
-    It catches stale or mixed-up weights; against tampering there are the sha256s of a checkpoint's manifest.
+    Worked out in pieces, so that it needs no second copy of the weights. It catches stale or mixed-up weights; against tampering there
+    are the sha256s of a checkpoint's manifest.
     """
     digest = hashlib.sha256()
     for name, weight in sorted(model.state_dict().items()):
-        bits = weight.detach().contiguous().view(-1).view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]).long()
-        places = torch.arange(1, bits.numel() + 1, device=bits.device)
-        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype} {int(bits.sum())} {int((bits * places).sum())}\n".encode())
+        bits = weight.detach().contiguous().view(-1).view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()])
+        plain, by_place = torch.zeros(2, dtype=torch.long, device=bits.device)
+        for start in range(0, bits.numel(), PIECE):
+            piece = bits[start : start + PIECE].long()
+            plain, by_place = plain + piece.sum(), by_place + (piece * torch.arange(start + 1, start + 1 + len(piece), device=bits.device)).sum()
+        digest.update(f"{name} {tuple(weight.shape)} {weight.dtype} {int(plain)} {int(by_place)}\n".encode())
     return digest.hexdigest()[:16]
 
 

@@ -93,21 +93,11 @@ def prompts(file: PromptFile, column: str) -> list[Prompt]:
     return [value if isinstance(value, str) else [{"role": m["role"], "content": m["content"]} for m in value] for value in values]
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise PromptsError(f"prompts.answer_pattern {pattern!r} is no regular expression: {error}\nremedy: correct it in params.yaml") from error
-    if compiled.groups < 1:
-        raise PromptsError(f"prompts.answer_pattern {pattern!r} has no group\nremedy: put parentheses around the part that is the answer, as in '#### (.+)'")
-    return compiled
-
-
 def answers(file: PromptFile, column: str, pattern: str) -> list[str]:
     """The column's answers, stripped of outer white space; with a pattern, what its first group matches first."""
     values = texts(file, column)
     if pattern:
-        compiled = _compiled(pattern)
+        compiled = re.compile(pattern)
         found = [compiled.search(value or "") for value in values]
         faults = [(i, shown(values[i])) for i, match in enumerate(found) if match is None]
         file.refuse(f"prompts.answer_pattern {pattern!r} matches nothing in column {column!r}", faults, "correct the pattern in params.yaml, or these rows")

@@ -83,19 +83,23 @@ class WorkFolder:
             shutil.rmtree(old)
 
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, last_step: int) -> ResumePoint:
-        """Put the newest whole checkpoint up to `last_step` into model and optimizer and cut all else back to it; the start when there is none.
+        """Put the newest whole checkpoint into model and optimizer and cut all else back to it; the start when there is none.
 
+        Raises ValueError, with everything kept, when it lies beyond `last_step`: it belongs to a longer run that was interrupted.
         A checkpoint that does not match its manifest is passed over with a warning that says which file and what is redone.
         """
         for folder in self._checkpoints():
-            if folder > self._checkpoint(last_step):
-                continue
             try:
                 read_manifest(folder)
             except BrokenFolder as error:
                 logger.warning("checkpoint %s is not used: %s; the steps after the one before it are redone", folder.name, error)
                 continue
             state = json.loads((folder / "state.json").read_text())
+            if state["step"] > last_step:
+                raise ValueError(
+                    f"{self.folder} holds an interrupted run up to step {state['step']}, grpo.steps is {last_step}: "
+                    f"set grpo.steps to {state['step']} or more to go on with it, or delete that folder to start over"
+                )
             weights = load_file(folder / "model.safetensors")
             model.load_state_dict(weights, strict=False)
             assert set(weights) == set(_own_weights(model))

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import math
 import re
+import traceback
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def load_reward(name: str) -> RewardFunction:
         return BUILT_IN[name]
     module, _, function = name.partition(":")
     if not function:
-        raise RewardError(f"rewards.{name}: no built-in of that name ({', '.join(BUILT_IN)}); give your own as package.module:function")
+        raise RewardError(f"no built-in reward function {name!r} ({', '.join(BUILT_IN)}); give your own as package.module:function")
     try:
         found = getattr(importlib.import_module(module), function, None)
     except ImportError as error:
@@ -120,12 +121,27 @@ def score(
     weights: Mapping[str, float], prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]], where: Sequence[str]
 ) -> Scores:
     """Every function's rewards and their weighted sum. `where` names each row for error messages ("step 3, prompt ab12, completion 0")."""
-    by_function = {name: _checked(name, load_reward(name)(prompts=prompts, completions=completions, **columns), completions, where) for name in weights}
+    by_function = {name: _checked(name, _call(name, prompts, completions, columns, where), completions, where) for name in weights}
     totals: list[float | None] = []
     for row in range(len(completions)):
         known = [weights[name] * value for name, values in by_function.items() if (value := values[row]) is not None]
         totals.append(_checked_total(known, where[row]) if known else None)
     return Scores(by_function, totals)
+
+
+def _call(name: str, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]], where: Sequence[str]) -> object:
+    """What the function returns; whatever it raises, whoever wrote it, stops the run as a RewardError with the first row it was given."""
+    function = load_reward(name)
+    try:
+        return function(prompts=prompts, completions=completions, **columns)
+    except RewardError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == inspect.getfile(function)]
+        line = (own or frames)[-1]
+        place = f"{line.filename} line {line.lineno}: {line.line}"
+        raise RewardError(f"reward {name!r} raised {type(error).__name__}: {error} ({place}), scoring {len(where)} completions from {where[0]} on") from error
 
 
 def _is_finite(value: Real) -> bool:

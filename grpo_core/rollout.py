@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from grpo_core.models import LanguageModel, policy_digest
+from grpo_core.models import LanguageModel
 from grpo_core.randomness import uniforms
 from grpo_core.rewards import Scores, score
 from grpo_core.sampling import Completion, sample
@@ -31,7 +31,7 @@ class RolloutBatch:
     """P·G texts with them."""
     group_size: int
     policy_digest: str
-    """Of the weights that drew the completions."""
+    """Of the weights that drew the completions; empty where nobody asks (evaluation)."""
 
     def row_names(self) -> list[str]:
         """How error messages call each completion."""
@@ -52,6 +52,7 @@ def draw(
     max_new_tokens: int,
     batch_size: int,
     stream: tuple[object, ...],
+    digest: str = "",
     on_batch: Callable[[int], None] = lambda completions: None,
 ) -> RolloutBatch:
     """`group_size` completions for every row of `prompts`; `stream` names the random numbers (seed and purpose).
@@ -86,7 +87,7 @@ def draw(
         texts=[clean_text(language_model.tokenizer, c.token_ids) for c in completions],
         raw_texts=[raw_text(language_model.tokenizer, c.token_ids) for c in completions],
         group_size=group_size,
-        policy_digest=policy_digest(language_model.model),
+        policy_digest=digest,
     )
 
 

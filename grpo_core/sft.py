@@ -8,20 +8,12 @@ import polars as pl
 import torch
 
 from grpo_core.config import SftConfig
+from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel
 from grpo_core.randomness import epoch_indices
-from grpo_core.step import DivergedError
 from grpo_core.token_batch import token_batch
 from grpo_core.tokenization import encode_completion, encode_prompt
-
-
-class Interrupted(Exception):
-    """Asked to stop: `step` is the last one kept."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__(f"interrupted: work up to step {step} is kept; run again to resume" if step else "interrupted before anything could be kept")
-        self.step = step
 
 
 @dataclass(frozen=True, slots=True)

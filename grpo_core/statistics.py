@@ -26,7 +26,8 @@ def wilson(successes: int, trials: int) -> Interval:
     share, z2 = successes / trials, Z95**2
     centre = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     half = Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
-    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+    # Exact at the ends, where rounding would leave 1e-17.
+    return Interval(share, 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half)
 
 
 def paired_bootstrap(first: Sequence[float], second: Sequence[float], *, resamples: int, generator: np.random.Generator) -> Interval:

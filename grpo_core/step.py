@@ -10,13 +10,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpo_core.aggregation import count_totals
+from grpo_core.errors import DivergedError
 from grpo_core.logprobs import completion_distributions, entropy, pick
 from grpo_core.loss import LossConfig, policy_loss
 from grpo_core.token_batch import TokenBatch
-
-
-class DivergedError(ValueError):
-    """Something is not a finite number: raised before it reaches the weights."""
 
 
 @dataclass(frozen=True, slots=True)

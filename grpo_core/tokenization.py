@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 import polars as pl
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from grpo_core.config import ConfigError
 from grpo_core.prompt_files import place, prompts_error, shown
@@ -150,15 +150,30 @@ def _check_representable(frame: pl.DataFrame, tokenizer: PreTrainedTokenizerBase
         )
 
 
-def check_lengths(frame: pl.DataFrame, tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
-    """Raise `PromptsError` for prompts longer than `max_tokens` after their templates, and for text the tokenizer cannot represent."""
-    limit = min(max_tokens, int(tokenizer.model_max_length))
+def context_length(path: str) -> int | None:
+    """Positions of the model at `path`; None where its configuration does not limit them."""
+    try:
+        settings = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"model.path {path!r} gives no model configuration: {error}; name a folder that holds config.json, or a hub name that can be reached"
+        ) from error
+    context = getattr(settings, "max_position_embeddings", None)
+    return None if context is None else int(context)
+
+
+def check_lengths(frame: pl.DataFrame, tokenizer: PreTrainedTokenizerBase, max_tokens: int, *, context: int | None = None) -> None:
+    """Raise `PromptsError` for text the tokenizer cannot represent, and for prompts longer than `max_tokens` after their templates.
+
+    A prompt that leaves no room for one completion token in the model's `context` is too long as well.
+    """
+    limit = min(max_tokens, int(tokenizer.model_max_length), *([] if context is None else [context - 1]))
     long = []
     for file, row, prompt, messages in frame.select("source_file", "source_row", "prompt", "messages").iter_rows():
         length = len(encode_prompt(tokenizer, prompt, messages))
         if length > limit:
             long.append(f"{place(file, row)}: {length} tokens: {shown(prompt)}")
     if long:
-        rule = f"prompts.max_tokens ({max_tokens})" if limit == max_tokens else f"what the tokenizer allows ({limit})"
+        rule = f"prompts.max_tokens ({max_tokens})" if limit == max_tokens else f"what the model takes ({limit})"
         raise prompts_error(f"prompts are longer than {rule}", long, "shorten or remove them, or raise prompts.max_tokens as far as the model's context allows")
     _check_representable(frame, tokenizer)

@@ -9,7 +9,7 @@ import dagster as dg
 
 from grpo_core.config import ConfigError
 from pipelines.graph import Graph, Target
-from pipelines.pages import markdown_table
+from pipelines.pages import escaped, markdown_table
 from pipelines.staleness import all_out_of_sync
 
 CONTRACT = "contract"
@@ -41,9 +41,9 @@ def contract_result(asset: str, validation: Mapping[str, Any]) -> dg.AssetCheckR
 def _violation(outcome: Mapping[str, Any]) -> str:
     """The rule in words, how often it is broken, and the first rows that break it."""
     count = f" ({outcome['unexpected_count']} rows)" if outcome["unexpected_count"] else ""
-    found = f"\n\nfound: {outcome['observed']}" if outcome["observed"] is not None and not outcome["rows"] else ""
+    found = f"\n\nfound: {escaped(str(outcome['observed']))}" if outcome["observed"] is not None and not outcome["rows"] else ""
     table = f"\n\n{markdown_table(outcome['rows'])}" if outcome["rows"] else ""
-    return f"**{outcome['why']}**{count}{found}{table}"
+    return f"**{escaped(outcome['why'])}**{count}{found}{table}"
 
 
 def in_sync_checks(root: Path, graph: Graph) -> dg.AssetChecksDefinition:
@@ -69,7 +69,7 @@ def in_sync_results(root: Path, graph: Graph, assets: Sequence[str], experiments
         reasons = {name: [str(error)] for names in wanted.values() for name in names}
     for asset, names in wanted.items():
         found = [(name, reason) for name in names for reason in reasons[name]]
-        text = "\n".join(f"- `{name}`: {reason}" for name, reason in found)
+        text = "\n".join(f"- `{name}`: {escaped(reason)}" for name, reason in found)
         yield dg.AssetCheckResult(
             check_name=IN_SYNC,
             asset_key=asset,

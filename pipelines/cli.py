@@ -2,6 +2,7 @@
 
 import os
 import sys
+import unicodedata
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,8 +14,12 @@ from assets.paths import Paths
 from grpo_core.config import ConfigError
 from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT, choose_experiment, experiments, find_root
+from pipelines.reward_code import check_reward_functions
 from pipelines.signals import stop_at_once
+from pipelines.tracking import DEFAULT_PORT
 
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -60,24 +65,34 @@ def main() -> None:
 @click.option("--from-grpo", is_flag=True, help="Start at GRPO: prompts, SFT and reference stay as they are.")
 @clear_errors
 def run(experiment: str, from_grpo: bool) -> None:
-    """Materialise the whole lifecycle and show the evidence.
+    """Materialise the whole lifecycle: show what its numbers multiply to, do it, and show the evidence.
 
     Stages whose configuration, inputs and code did not change are skipped. Ctrl-C stops training after its step with a checkpoint;
     run again to go on.
     """
     root = checkout()
     config = choose_experiment(root, experiment)
+    check_reward_functions(root, [config])
     from rich.console import Console
 
     from pipelines.definitions import run_job
-    from pipelines.summary import result
+    from pipelines.summary import counts, result, written_evidence
 
-    stop_at_once()
-    if not run_job(root, experiment, from_grpo=from_grpo):
-        raise click.ClickException("the run failed: the first error above says why; what was finished before it is kept")
-    console = Console()
+    paths = Paths(root, experiment)
     # A log has no width of its own; the evidence needs 105 columns to stand on single lines.
-    Console(width=None if console.is_terminal else 120).print(result(Paths(root, experiment), config))
+    console = Console(width=None if Console().is_terminal else 120)
+    console.print(counts(experiment, config, num_train_prompts(paths)))
+    sys.stdout.flush()
+    stop_at_once()
+    outcome = run_job(root, experiment, from_grpo=from_grpo)
+    if not outcome.success:
+        if "heldout_eval" in outcome.done:
+            console.print(written_evidence(paths))
+        if outcome.interrupted:
+            click.echo("interrupted: what was finished is kept; the same command goes on from there", err=True)
+            sys.exit(INTERRUPTED)
+        raise click.ClickException("the run failed: the first error above says why; what was finished before it is kept")
+    console.print(result(paths, config))
 
 
 @main.command()
@@ -86,6 +101,7 @@ def check() -> None:
     """Check params.yaml and show what its numbers multiply to."""
     root = checkout()
     configs = experiments(root)
+    check_reward_functions(root, configs.values())
     from rich.console import Console
 
     from pipelines.summary import counts
@@ -102,6 +118,7 @@ def check() -> None:
 def preset(file: Path) -> None:
     """Write the values of FILE (see params/) into params.yaml, comments kept, after checking that the result can be run.
 
+    Keys that FILE does not name go back to their defaults in every section that it has; sections that it lacks stay as they are.
     `git diff params.yaml` shows what it did, `git checkout params.yaml` undoes it. Example:
 
         grpo preset params/smollm2_chain_sum.yaml
@@ -146,7 +163,13 @@ def sync() -> None:
 
 @main.command()
 @click.option("--port", default=3000, show_default=True, type=click.IntRange(1, 65535), help="Port of Dagster's page.")
-@click.option("--mlflow-port", default=5000, show_default=True, type=click.IntRange(1, 65535), help="Port of MLflow's page.")
+@click.option(
+    "--mlflow-port",
+    default=DEFAULT_PORT,
+    show_default=True,
+    type=click.IntRange(1, 65535),
+    help="Port of MLflow's page; asset pages made from now on link there.",
+)
 @clear_errors
 def ui(port: int, mlflow_port: int) -> None:
     """Open Dagster's and MLflow's pages on this machine (loopback only) until Ctrl-C."""
@@ -156,7 +179,7 @@ def ui(port: int, mlflow_port: int) -> None:
 
     from pipelines.dead_runs import release_dead_runs
     from pipelines.stage_assets import POOL
-    from pipelines.tracking import tracking_uri
+    from pipelines.tracking import port_file, tracking_uri
     from pipelines.ui import ServerError, running, servers, wait_for_end
 
     stop_at_once()
@@ -165,6 +188,7 @@ def ui(port: int, mlflow_port: int) -> None:
     click.echo(f"starting {' and '.join(server.name for server in wanted)} ...", err=True)
     try:
         with running(root, wanted) as started:
+            port_file(root).write_text(f"{mlflow_port}\n", encoding="utf-8")
             for server in wanted:
                 click.echo(f"{server.name:8} {server.address}")
             if len(wanted) == 1:
@@ -199,16 +223,24 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
 
     length = max_new_tokens or config.rollout.max_new_tokens
     for text in completions(checkpoint, prompt, config, num=1 if temperature == 0 else num, temperature=temperature, max_new_tokens=length, seed=seed):
-        click.echo(text)
+        click.echo(visible(text))
+
+
+def visible(text: str) -> str:
+    """`text` with control characters spelt out, all but line ends and tabs: a model must not steer the terminal."""
+    return "".join(ascii(char)[1:-1] if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char for char in text)
 
 
 def num_train_prompts(paths: Paths) -> int | None:
-    """Rows of the train split, if the table was made."""
+    """Rows of the train split; None when the table was not made yet, or is broken and will be made again."""
     if not paths.prompts.exists():
         return None
     import polars as pl
 
-    return int(pl.scan_parquet(paths.prompts).filter(pl.col("split") == "train").select(pl.len()).collect().item())
+    try:
+        return int(pl.scan_parquet(paths.prompts).filter(pl.col("split") == "train").select(pl.len()).collect().item())
+    except pl.exceptions.PolarsError:
+        return None
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from pipelines.processes import living_processes
 
 HOST_TAG = "grpo/host"
 """Where a run works: its processes can only be looked for there."""
+KERNEL_TAG = "grpo/boot_and_pid_namespace"
+"""The boot of the machine and the namespace of process numbers that a run works in."""
 CLOCK_SLACK_SECONDS = 5.0
 
 
 def host_tags() -> dict[str, str]:
-    """The tag that lets `release_dead_runs` judge a run later."""
-    return {HOST_TAG: socket.gethostname()}
+    """The tags that let `release_dead_runs` judge a run later."""
+    return {HOST_TAG: socket.gethostname(), KERNEL_TAG: f"{_boot_id()} {os.readlink('/proc/self/ns/pid')}"}
 
 
 def release_dead_runs(instance: dg.DagsterInstance, pool: str) -> list[str]:
@@ -41,13 +43,27 @@ def _holders(instance: dg.DagsterInstance, pool: str) -> list[dg.DagsterRun]:
 
 
 def _is_dead(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Whether none of the processes that wrote the run's events lives; a process that started after the event only took over the number."""
-    if run.tags.get(HOST_TAG, socket.gethostname()) != socket.gethostname():
+    """Whether none of the processes that wrote the run's events lives.
+
+    None does when this host has booted since. A run of another host is not judged, unless only our host name changed. A process that
+    started after the event took over the number of one that ended.
+    """
+    here = host_tags()
+    same_host = run.tags.get(HOST_TAG, here[HOST_TAG]) == here[HOST_TAG]
+    kernel = run.tags.get(KERNEL_TAG)
+    if not same_host and kernel != here[KERNEL_TAG]:
         return False
+    if kernel is not None and not kernel.startswith(_boot_id()):
+        return True
     booted = _boot_time()
     started = {process.pid: booted + process.started / os.sysconf("SC_CLK_TCK") for process in living_processes()}
     written = [(entry.dagster_event.pid, entry.timestamp) for entry in instance.all_logs(run.run_id) if entry.dagster_event and entry.dagster_event.pid]
     return bool(written) and not any(pid in started and started[pid] <= when + CLOCK_SLACK_SECONDS for pid, when in written)
+
+
+def _boot_id() -> str:
+    """Random name of the time since this machine started."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
 
 
 def _boot_time() -> float:

@@ -9,7 +9,7 @@ import dagster as dg
 
 from pipelines.automation import FROM_GRPO, LIFECYCLE, dvc_sync, jobs, weekly_retraining
 from pipelines.checks import in_sync_checks
-from pipelines.execution import run_in_process
+from pipelines.execution import Outcome, run_in_process
 from pipelines.graph import load_graph
 from pipelines.params import ROOT
 from pipelines.stage_assets import stage_assets
@@ -27,8 +27,8 @@ def build_definitions(root: Path) -> dg.Definitions:
     )
 
 
-def run_job(root: Path, experiment: str, *, from_grpo: bool = False, instance: dg.DagsterInstance | None = None) -> bool:
-    """Run the lifecycle, or its part from GRPO on, in this process; whether all of it succeeded.
+def run_job(root: Path, experiment: str, *, from_grpo: bool = False, instance: dg.DagsterInstance | None = None) -> Outcome:
+    """Run the lifecycle, or its part from GRPO on, in this process.
 
     Dagster keeps its record in `instance`, by default the one of DAGSTER_HOME.
     """

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
 import dagster as dg
@@ -23,8 +24,20 @@ RUN_CONFIG = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 CODE_LOCATION = "__repository__@pipelines.definitions"
 
 
-def run_in_process(job: dg.JobDefinition, experiment: str, instance: dg.DagsterInstance) -> bool:
-    """Run `job` for one experiment, its stages' start, end and errors told on stderr; whether all of it succeeded."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run of the lifecycle ended."""
+
+    success: bool
+    """All of it succeeded."""
+    done: frozenset[str]
+    """Stages that succeeded, whatever became of others."""
+    interrupted: bool = False
+    """Somebody asked it to stop."""
+
+
+def run_in_process(job: dg.JobDefinition, experiment: str, instance: dg.DagsterInstance) -> Outcome:
+    """Run `job` for one experiment, its stages' start, end and errors told on stderr."""
     # Dagster shows a run's output through `tail`, which would be stopped before it has read the last lines.
     os.environ.setdefault("DAGSTER_COMPUTE_LOG_TAIL_WAIT_AFTER_FINISH", "0.5")
     make_way(instance)
@@ -39,7 +52,10 @@ def run_in_process(job: dg.JobDefinition, experiment: str, instance: dg.DagsterI
             tags={REPOSITORY_LABEL_TAG: CODE_LOCATION, **host_tags()},
             raise_on_error=False,
         )
-    return result.success
+    done = frozenset(event.step_key for event in result.get_step_success_events() if event.step_key)
+    failures = [event.step_failure_data for event in result.all_events if event.event_type is dg.DagsterEventType.STEP_FAILURE]
+    told = [failure.user_failure_data.description or "" for failure in failures if failure.user_failure_data is not None]
+    return Outcome(result.success, done, interrupted=any(text.startswith("interrupted") for text in told))
 
 
 def make_way(instance: dg.DagsterInstance) -> None:

@@ -141,7 +141,8 @@ def code_version(root: Path, target: Target) -> str:
     digest = hashlib.sha256(target.command.removesuffix(target.experiment or "").encode())
     for path in sorted(target.code):
         digest.update(f"\0{path}\0".encode())
-        digest.update((root / path).read_bytes())
+        for file in [root / path] if (root / path).is_file() else sorted((root / path).rglob("*.py")):
+            digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 
 

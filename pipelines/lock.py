@@ -1,5 +1,7 @@
 """dvc.lock: what every target was made from and what came out, as hashes."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,18 @@ def read_lock(root: Path) -> dict[str, Entry]:
         return {}
     stages = YAML(typ="safe", pure=True).load(path).get("stages") or {}
     return {name: _entry(stage) for name, stage in stages.items()}
+
+
+def folder_md5(folder: Path) -> str:
+    """The hash under which DVC knows a folder: the md5 of its list of files with theirs."""
+    files = [{"md5": _file_md5(path), "relpath": path.relative_to(folder).as_posix()} for path in folder.rglob("*") if path.is_file()]
+    listing = json.dumps(sorted(files, key=lambda file: file["relpath"]), sort_keys=True)
+    return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _file_md5(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _entry(stage: Mapping[str, list[dict[str, str | int]]]) -> Entry:

@@ -1,6 +1,7 @@
 """A noun's page in Dagster: what its module shows of it, its hash and size in DVC, the way to its MLflow run."""
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,8 @@ from pipelines.graph import Target
 from pipelines.lock import Entry
 
 LONGEST_CELL = 200
+WORD_JOINER = "\u2060"
+ENTITIES = {"&": "&amp;", "<": "&lt;"}
 OUTCOME = "dvc/run"
 """Metadata that says how a result came about."""
 
@@ -64,7 +67,7 @@ def metadata_value(value: Value) -> dg.MetadataValue:
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as a table; what would break its lines is escaped, long cells are cut. A key that a row lacks is an empty cell."""
+    """Rows as a table; text stands there as it is (see `escaped`), long cells are cut. A key that a row lacks is an empty cell."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if not columns:
         return "(no rows)"
@@ -73,7 +76,17 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    cut = text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…"
-    escaped = cut.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")
-    return "<br>".join(escaped.splitlines())
+    if isinstance(value, int | float | None):
+        return f"{value:.4g}" if isinstance(value, float) else str(value)
+    text = str(value)
+    return escaped(text if len(text) <= LONGEST_CELL else text[: LONGEST_CELL - 1] + "…")
+
+
+def escaped(text: str) -> str:
+    """Markdown that shows `text` to the letter: text of models and data sets must not become links, pictures or markup.
+
+    Addresses are broken by an invisible word joiner, because Dagster's page makes links of them after it has undone all escapes.
+    """
+    broken = re.sub(r"(?i)https?:(?=//)|www(?=\.)|(?=@)", lambda found: found[0] + WORD_JOINER, text)
+    marked = re.sub(r"[!-/:-@\[-`{-~]", lambda found: ENTITIES.get(found[0], "\\" + found[0]), broken)
+    return "<br>".join(marked.splitlines())

@@ -6,14 +6,15 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from grpo_core.config import ConfigError, resolve_experiments
+from grpo_core.config import ConfigError, RunConfig, resolve_experiments, section_values
 from pipelines.params import load_params
 
 
 def apply_preset(root: Path, preset: Path) -> list[str]:
     """Write the preset's values into params.yaml; says what changed, `section.key: old -> new`.
 
-    `rewards` is replaced whole. Raises ConfigError, with the file untouched, when the result could not be run.
+    Keys of a section in the preset that it does not name go back to their defaults, so that nothing of an earlier preset stays
+    (`experiments` only gains or changes names). Raises ConfigError, with the file untouched, when the result could not be run.
     """
     try:
         overrides = YAML(typ="safe", pure=True).load(preset.read_text(encoding="utf-8"))
@@ -22,7 +23,8 @@ def apply_preset(root: Path, preset: Path) -> list[str]:
     if not isinstance(overrides, dict) or not all(isinstance(values, dict) for values in overrides.values()):
         raise ConfigError(f"{preset} must map sections to keys and values, as params.yaml does")
     params = load_params(root)
-    merged = {**params, **{name: values if name == "rewards" else {**params.get(name, {}), **values} for name, values in overrides.items()}}
+    kept = {"experiments": params.get("experiments") or {}}
+    merged = {**params, **{name: {**kept.get(name, {}), **values} for name, values in overrides.items()}}
     try:
         resolve_experiments(merged)
     except ConfigError as error:
@@ -38,17 +40,32 @@ def _write(path: Path, overrides: dict[str, dict[str, Any]]) -> list[str]:
     document = yaml.load(path.read_text(encoding="utf-8"))
     changes = []
     for section, values in overrides.items():
-        target = document[section]
-        dropped = [key for key in target if key not in values] if section == "rewards" else []
-        for key in dropped:
-            changes.append(f"{section}.{key}: {target[key]!r} -> (removed)")
-            del target[key]
-        for key, value in values.items():
-            if key not in target or target[key] != value:
-                changes.append(f"{section}.{key}: {target[key]!r} -> {value!r}" if key in target else f"{section}.{key}: {value!r} (new)")
-                target[key] = value
+        if not isinstance(document.get(section), dict):
+            document[section] = {}
+        changes += _lay(section, document[section], values)
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("w", encoding="utf-8") as stream:
         yaml.dump(document, stream)
     partial.replace(path)
     return changes
+
+
+def _lay(section: str, target: dict[str, Any], values: dict[str, Any]) -> list[str]:
+    """Put a preset's values of one section into `target`, what it does not name back to defaults; says what changed."""
+    changes = []
+    wanted = {**_defaults(section, target), **values}
+    for key in [key for key in target if key not in wanted] if section == "rewards" else []:
+        changes.append(f"{section}.{key}: {target[key]!r} -> (removed)")
+        del target[key]
+    for key, value in wanted.items():
+        if key not in target or target[key] != value:
+            changes.append(f"{section}.{key}: {target[key]!r} -> {value!r}" if key in target else f"{section}.{key}: {value!r} (new)")
+            target[key] = value
+    return changes
+
+
+def _defaults(section: str, target: dict[str, Any]) -> dict[str, Any]:
+    """Default values of the keys that stand in the section; reward functions and experiments have none."""
+    if section in ("rewards", "experiments"):
+        return {}
+    return {key: value for key, value in section_values(RunConfig(), section).items() if key in target}

@@ -1,6 +1,7 @@
 """What of a stage goes into its MLflow run, and when: curves at every checkpoint, pictures and tables at the end."""
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +13,8 @@ from assets.paths import Paths
 from grpo_core.config import SECTIONS, RunConfig, section_values
 from pipelines.lock import read_lock
 from pipelines.provenance import git_state
-from pipelines.tracking import MlflowSink, Status, open_run, provenance_tags, tracking_uri
+from pipelines.tracking import MlflowSink, Status, open_run, page_address, provenance_tags, tracking_uri
 
-UI = "http://127.0.0.1:5000"
-"""MLflow's page under `grpo ui`."""
 SAMPLES = 10
 """Completions shown of the first and of the last step."""
 
@@ -25,26 +24,35 @@ class TrackingError(ValueError):
 
 
 @contextmanager
-def training_record(paths: Paths, config: RunConfig) -> Iterator[ProgressCallback]:
-    """The MLflow run of a training: its curves follow the checkpoints, the rest is logged when the block ends well."""
-    from assets.grpo_checkpoint import run_key, work_folder
+def training_record(paths: Paths, config: RunConfig, work: Path) -> Iterator[ProgressCallback]:
+    """The MLflow run of the training in the folder `work`: its curves follow the checkpoints, the rest is logged when the block ends well.
 
+    MLflow failing on the way is a warning, and the next checkpoint sends what was missed. Raises `TrackingError` when it fails at the end.
+    """
     sink: MlflowSink | None = None
+    warned = False
 
     def record(progress: Progress) -> None:
-        nonlocal sink
-        if progress.checkpointed:
-            work = work_folder(paths, config)
+        nonlocal sink, warned
+        if not progress.checkpointed:
+            return
+        try:
             with _clear_errors(paths.root):
-                sink = sink or _open(paths, config, run_key(paths, config))
+                # The folder's name is the run's key as it was when training began: the code on disk may have changed since.
+                sink = sink or _open(paths, config, work.name)
                 sink.replay(work / "metrics.jsonl", work / "timings.jsonl", progress.step)
                 _keep_address(sink, paths)
+        except TrackingError as error:
+            sink = None
+            if not warned:
+                print(f"warning: {error}; training goes on, and each checkpoint tries again", file=sys.stderr, flush=True)
+            warned = True
 
     try:
         yield record
     except BaseException as error:
         if sink is not None:
-            sink.finish(_status(error))
+            _finish_stopped(sink, paths.root, error)
         raise
     with _clear_errors(paths.root):
         log_training(sink or _open(paths, config, finished_run_key(paths)), paths)
@@ -86,11 +94,20 @@ def log_evaluation(sink: MlflowSink, paths: Paths) -> None:
     sink.finish("FINISHED")
 
 
+def _finish_stopped(sink: MlflowSink, root: Path, error: BaseException) -> None:
+    """Close the run of a training that stopped; why it stopped matters more than that MLflow could not be told."""
+    try:
+        with _clear_errors(root):
+            sink.finish(_status(error))
+    except TrackingError as failure:
+        print(f"warning: {failure}", file=sys.stderr, flush=True)
+
+
 def _keep_address(sink: MlflowSink, paths: Paths) -> None:
-    """Write down where the run is seen in MLflow's page as `grpo ui` starts it: the asset pages link there."""
+    """Write down where the run is seen in MLflow's page: the asset pages link there."""
     address = paths.provenance("grpo_checkpoint") / "mlflow_url.txt"
     address.parent.mkdir(parents=True, exist_ok=True)
-    address.write_text(sink.url(UI) + "\n", encoding="utf-8")
+    address.write_text(sink.url(page_address(paths.root)) + "\n", encoding="utf-8")
 
 
 def training_samples(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
@@ -116,7 +133,7 @@ def _open(paths: Paths, config: RunConfig, run_key: str) -> MlflowSink:
 
 
 def _status(error: BaseException) -> Status:
-    from grpo_core.sft import Interrupted
+    from grpo_core.errors import Interrupted
 
     return "KILLED" if isinstance(error, Interrupted | KeyboardInterrupt) else "FAILED"
 
@@ -124,9 +141,11 @@ def _status(error: BaseException) -> Status:
 @contextmanager
 def _clear_errors(root: Path) -> Iterator[None]:
     from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except MlflowException as error:
-        uri = tracking_uri(root)
-        raise TrackingError(f"MLflow at {uri} failed: {error.message}; set MLFLOW_TRACKING_URI or repair it, then run again (checkpoints are kept)") from error
+    except (MlflowException, RequestException, SQLAlchemyError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise TrackingError(f"MLflow at {tracking_uri(root)} failed: {reason}; repair it or set MLFLOW_TRACKING_URI (checkpoints are kept)") from error

@@ -16,8 +16,9 @@ from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from grpo_core.config import ConfigError, RunConfig
 from pipelines.environment import prepare_environment, prepare_libraries
-from pipelines.params import find_root, read_run_config, section_files, written_experiments
+from pipelines.params import experiments, find_root, read_run_config, section_files, written_experiments
 from pipelines.provenance import collect, write_provenance
+from pipelines.reward_code import check_reward_functions
 from pipelines.signals import StopRequest, die_with_parent, stop_at_once
 
 SHARED = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
@@ -61,6 +62,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def make(noun: str, root: Path, experiment: str) -> int:
     """Make one noun and write its provenance; returns the exit status."""
     if noun == "run_config":
+        check_reward_functions(root, experiments(root).values())
         run_config.produce(Paths(root), section_files(root))
         return 0
     paths = Paths(root, _any_experiment(root) if noun in SHARED else experiment)
@@ -90,7 +92,7 @@ def train(noun: str, paths: Paths, config: RunConfig) -> int:
 
     should_stop = StopRequest()
     should_stop.listen()
-    from grpo_core.sft import Interrupted
+    from grpo_core.errors import Interrupted
 
     asset = import_module(f"assets.{noun}")
     try:
@@ -101,8 +103,6 @@ def train(noun: str, paths: Paths, config: RunConfig) -> int:
         kept = f"work up to step {interrupted.step} is kept; run again to resume" if interrupted.step else START_OVER
         print(f"interrupted: {kept}", file=sys.stderr)
         return INTERRUPTED
-    if noun == "grpo_checkpoint":
-        asset.settle(paths, config)
     return 0
 
 
@@ -122,14 +122,20 @@ def check_contracts(noun: str, paths: Paths) -> None:
 
 @contextmanager
 def _record(noun: str, paths: Paths, config: RunConfig) -> Iterator[ProgressCallback]:
-    """The MLflow record of the stages that have one."""
+    """The MLflow record of the stages that have one, and the resume state of the training."""
     if noun not in ("grpo_checkpoint", "heldout_eval"):
         yield _ignore
         return
+    from pipelines.resume_state import resumable, settle
     from pipelines.run_record import evaluation_record, training_record
 
-    with (training_record if noun == "grpo_checkpoint" else evaluation_record)(paths, config) as record:
-        yield record
+    if noun == "grpo_checkpoint":
+        with resumable(paths, config) as work, training_record(paths, config, work) as record:
+            yield record
+    else:
+        settle(paths)
+        with evaluation_record(paths, config) as record:
+            yield record
 
 
 def _ignore(progress: Progress) -> None:

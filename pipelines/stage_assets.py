@@ -6,6 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.paths import Paths
 from pipelines.checks import contract_results, contract_spec
 from pipelines.dead_locks import release_dead_locks
 from pipelines.dead_runs import host_tags
@@ -13,6 +14,7 @@ from pipelines.graph import LOOP_STAGE, RUN_CONFIG, Graph, Target, code_version,
 from pipelines.launcher import repro_command, run_stage
 from pipelines.lock import read_lock
 from pipelines.pages import OUTCOME, page
+from pipelines.resume_state import settle
 
 GROUP = "lifecycle"
 POOL = "training"
@@ -68,6 +70,8 @@ def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -
         # Whole seconds: some file systems keep no more.
         yield from contract_results(root, target, since=int(started))
         raise
+    if target.stage == LOOP_STAGE and target.experiment is not None:
+        settle(Paths(root, target.experiment))
     entry = read_lock(root)[target.name]
     outcome = "made" if worked else "up to date, or taken from DVC's cache"
     for asset in target.assets:

@@ -14,8 +14,12 @@ from grpo_core.config import RunConfig
 
 def result(paths: Paths, config: RunConfig) -> Group:
     """The held-out evidence, where every output lies, and what to do next."""
-    numbers = json.loads(paths.heldout_summary.read_text(encoding="utf-8"))
-    return Group(evidence(numbers, paths.experiment), Text(), places(paths), Text(), next_steps(paths, config))
+    return Group(written_evidence(paths), Text(), places(paths), Text(), next_steps(paths, config))
+
+
+def written_evidence(paths: Paths) -> Table:
+    """The held-out evidence as it lies on disk."""
+    return evidence(json.loads(paths.heldout_summary.read_text(encoding="utf-8")), paths.experiment)
 
 
 def evidence(numbers: Mapping[str, float], experiment: str) -> Table:

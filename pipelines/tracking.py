@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
     import polars as pl
@@ -27,6 +28,9 @@ RUN_KEY_TAG, EXPERIMENT_TAG, SUPERSEDED_TAG = "grpo.run_key", "grpo.experiment",
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """Curves that come from timings.jsonl: the clock's, so they may differ when the same steps are done again."""
 PARAMS_PER_BATCH, METRICS_PER_BATCH, MAX_PARAM_LENGTH, MAX_DIGEST_LENGTH = 100, 1000, 500, 36
+
+DEFAULT_PORT = 5000
+"""Of MLflow's page under `grpo ui`."""
 
 Status = Literal["FINISHED", "KILLED", "FAILED"]
 
@@ -179,6 +183,20 @@ def provenance_tags(commit: str, *, dirty: bool, hashes: Mapping[str, str]) -> d
 def tracking_uri(root: Path) -> str:
     """Where runs are kept: MLFLOW_TRACKING_URI, else a database in the repository root."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
+
+
+def page_address(root: Path) -> str:
+    """Where MLflow's page is: the tracking server's own, else the one that `grpo ui` opened last (or will open) on this machine."""
+    uri = urlsplit(tracking_uri(root))
+    if uri.scheme in ("http", "https"):
+        return urlunsplit((uri.scheme, uri.netloc.rpartition("@")[2], uri.path, "", ""))  # without a password
+    port = port_file(root)
+    return f"http://127.0.0.1:{port.read_text(encoding='utf-8').strip() if port.is_file() else DEFAULT_PORT}"
+
+
+def port_file(root: Path) -> Path:
+    """Where `grpo ui` writes down the port of MLflow's page."""
+    return root / ".work" / "mlflow_port"
 
 
 def _client(root: Path) -> "MlflowClient":

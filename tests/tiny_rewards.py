@@ -67,4 +67,12 @@ def huge(completions: list[Any], **columns: object) -> list[float]:
     return [1e308] * len(completions)
 
 
+def raises_on_the_third(completions: list[Any], **columns: object) -> list[float]:
+    return [1 / (2 - row) for row in range(len(completions))]  # the line that raises
+
+
+def wants_a_column(completions: list[Any], solution: list[str], **columns: object) -> list[float]:
+    return [0.0] * len(completions)
+
+
 NOT_A_FUNCTION = 3

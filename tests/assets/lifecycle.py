@@ -9,7 +9,7 @@ from assets import blind_review_set, grpo_checkpoint, heldout_eval, reference_ch
 from assets.contracts import Outcome, Validation
 from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import RunConfig
+from grpo_core.config import RunConfig, section_values
 from tests.tiny_run import REWARD, prompts_table, tiny_config
 
 
@@ -23,6 +23,9 @@ def make_lifecycle(root: Path) -> Paths:
     paths, config = Paths(root), lifecycle_config()
     paths.prompts.parent.mkdir(parents=True)
     prompts_table().write_parquet(paths.prompts)
+    settings = paths.run_config / paths.experiment / "blind_review_set.json"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(json.dumps(section_values(config, "blind_review_set")))
     sft_checkpoint.produce(paths, config, ignore, never)
     reference_checkpoint.produce(paths, config, ignore)
     grpo_checkpoint.produce(paths, config, ignore, never)

@@ -1,3 +1,5 @@
+import json
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -5,9 +7,10 @@ import pytest
 
 from assets import blind_review_set
 from assets.blind_review_set import make_pairs
+from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import BlindReviewConfig
-from tests.assets.lifecycle import ignore, lifecycle_config
+from grpo_core.config import BlindReviewConfig, section_values
+from tests.assets.lifecycle import ignore, lifecycle_config, replace_table
 
 NUM = 60
 PROMPTS = pl.DataFrame({"prompt_id": [f"p{i:02}" for i in range(NUM)], "prompt": [f"question {i}" for i in range(NUM)]})
@@ -101,15 +104,46 @@ def test_greedy_answers_are_never_shown() -> None:
 
 
 @pytest.mark.parametrize("controls", [0, 4])
-def test_too_few_differing_answers_are_refused_however_many_controls_there_are(controls: int) -> None:
-    with pytest.raises(ValueError, match=r"blind_review_set.num_pairs is 20, but only 18 held-out prompts have differing answers: lower it"):
-        pairs(answers(equal=42), num_control_pairs=controls)
+def test_of_too_few_differing_answers_every_one_is_shown_however_many_controls_there_are(controls: int) -> None:
+    table = pairs(answers(equal=42), num_control_pairs=controls)
+    assert set(table.filter(pl.col("kind") == "comparison")["prompt_id"]) == {f"p{p:02}" for p in range(42, 60)}
+    assert table["kind"].value_counts().sort("kind").rows() == [("comparison", 18), ("control", 4)][: 1 + (controls > 0)]
+    assert table["position"].to_list() == list(range(18 + controls))
+
+
+def test_models_that_speak_alike_leave_an_empty_table_of_the_same_columns() -> None:
+    table = pairs(answers(equal=NUM))
+    assert table.is_empty()
+    assert table.schema == pairs().schema == blind_review_set.SCHEMA
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_fewer_pairs_than_asked_for_are_written_with_a_warning(alike: bool, spoilt: Paths, lifecycle: Paths, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    blind_review_set.produce(spoilt, lifecycle_config(), ignore)
+    assert capsys.readouterr().err == ""
+    config = replace(lifecycle_config(), blind_review_set=BlindReviewConfig(num_pairs=40, num_control_pairs=0))
+    if alike:
+        table = pl.read_parquet(spoilt.heldout_completions)
+        replace_table(spoilt.heldout_completions, table.with_columns(text=pl.lit("the same")))
+    (spoilt.run_config / "default" / "blind_review_set.json").write_text(json.dumps(section_values(config, "blind_review_set")))
+    heard: list[Progress] = []
+    blind_review_set.produce(spoilt, config, heard.append)
+    shown, key = pl.read_parquet(spoilt.blind_review_pairs), pl.read_parquet(spoilt.blind_review_key)
+    assert len(shown) == len(key)
+    assert len(shown) == 0 if alike else 0 < len(shown) <= 6
+    assert capsys.readouterr().err.startswith(f"warning: {len(shown)} of 40 pairs: ")
+    assert heard[-1].numbers == {"pairs": len(shown)}
+    for path, table in ((lifecycle.blind_review_pairs, shown), (lifecycle.blind_review_key, key)):
+        assert table.schema == pl.read_parquet(path).schema
+    page = blind_review_set.describe(spoilt)
+    assert (page["pairs"], page["pairs_asked_for"]) == (len(shown), 40)
 
 
 def test_the_page_keeps_its_readers_blind(lifecycle: Paths) -> None:
     page = blind_review_set.describe(lifecycle)
     shown = pl.read_parquet(lifecycle.blind_review_pairs)
-    assert page["pairs"] == len(shown) == 5
+    assert page["pairs"] == page["pairs_asked_for"] == len(shown) == 5
     assert all(isinstance(value, int | str) or value == lifecycle.blind_review_pairs for value in page.values())
 
 

@@ -2,13 +2,14 @@ import json
 import shutil
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from assets import grpo_checkpoint
 from assets.page import Chart, Progress
 from assets.paths import Paths
 from grpo_core.checkpoint import read_manifest
-from grpo_core.sft import Interrupted
+from grpo_core.errors import Interrupted
 from tests.assets.lifecycle import lifecycle_config, never
 
 
@@ -34,10 +35,11 @@ def test_one_process_writes_three_nouns_and_keeps_the_clock_apart(lifecycle: Pat
     assert lifecycle.rewards.is_file()
     timings = [json.loads(line) for line in (lifecycle.provenance("grpo_checkpoint") / "timings.jsonl").read_text().splitlines()]
     assert [line["step"] for line in timings] == [0, 1, 2, 3, 4]
+    assert all("timestamp_ms" in line for line in timings)
     assert not lifecycle.provenance("grpo_checkpoint").is_relative_to(lifecycle.data)
 
 
-def test_a_stopped_training_continues_to_the_same_bytes_and_is_then_forgotten(lifecycle: Paths, untrained: Paths) -> None:
+def test_a_stopped_training_continues_to_the_same_bytes_and_names_its_work(lifecycle: Paths, untrained: Paths) -> None:
     config = lifecycle_config()
     heard: list[Progress] = []
     with pytest.raises(Interrupted):
@@ -48,9 +50,8 @@ def test_a_stopped_training_continues_to_the_same_bytes_and_is_then_forgotten(li
     grpo_checkpoint.produce(untrained, config, heard.append, never)
     assert hashed(untrained) == hashed(lifecycle)
     assert [progress.step for progress in heard] == [0, 1, 2, 3, 4]
-    assert work.is_dir(), "kept until the contracts were checked"
-    grpo_checkpoint.settle(untrained, config)
-    assert not work.exists()
+    assert work.is_dir(), "kept until the outputs are committed"
+    assert grpo_checkpoint.finished_work_folder(untrained) == work
 
 
 def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
@@ -58,11 +59,16 @@ def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
     grpo_checkpoint.produce(untrained, lifecycle_config(), heard.append, never)
     assert [(progress.step, progress.total) for progress in heard] == [(step, 4) for step in range(5)]
     assert [progress.step for progress in heard if progress.checkpointed] == [2, 4]
-    assert {"reward/mean", "kl/mean", "length/mean", "seconds", "timestamp_ms", "tokens_per_second"} <= set(heard[1].numbers)
+    assert {"reward/mean", "kl/mean", "length/mean", "seconds", "tokens_per_second"} <= set(heard[1].numbers)
+    assert not [progress.step for progress in heard if "timestamp_ms" in progress.numbers], "the clock is no figure of the step"
 
 
-def test_settling_twice_or_without_work_is_fine(untrained: Paths) -> None:
-    grpo_checkpoint.settle(untrained, lifecycle_config())
+def test_the_finished_work_is_that_of_the_manifest_whatever_the_inputs_are_now(spoilt: Paths) -> None:
+    work = grpo_checkpoint.work_folder(spoilt, lifecycle_config())
+    assert work.name == read_manifest(spoilt.grpo_checkpoint)["run_key"]
+    pl.read_parquet(spoilt.prompts).reverse().write_parquet(spoilt.prompts)
+    assert grpo_checkpoint.work_folder(spoilt, lifecycle_config()) != work
+    assert grpo_checkpoint.finished_work_folder(spoilt) == work
 
 
 def test_the_page_shows_the_four_charts_and_the_last_numbers(lifecycle: Paths) -> None:

@@ -37,6 +37,7 @@ def test_the_summary_holds_the_evidence(lifecycle: Paths) -> None:
     for name in ("reference_accuracy", "policy_accuracy", "difference", "mean_at_k_difference"):
         assert summary[f"{name}_low"] <= summary[name] <= summary[f"{name}_high"]
     assert summary["num_prompts"] == 6
+    assert summary["pass_k"] == 2
     for name in ("mean_at_k", "pass_at_k", "mean_length"):
         assert {f"reference_{name}", f"policy_{name}"} <= set(summary)
     drawn = pl.read_parquet(lifecycle.heldout_completions).filter((pl.col("model") == "policy") & (pl.col("decoding") == "sample"))

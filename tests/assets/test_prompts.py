@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from assets.contracts import ContractError, Expectation
 from assets.page import Progress, Table
@@ -110,6 +110,7 @@ def test_a_given_model_s_tokenizer_measures_the_prompts(tmp_path: Path) -> None:
     tokenizer = Tokenizer(models.WordLevel({"<unk>": 0, "<eos>": 1, "one": 2, "two": 3}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", eos_token="<eos>").save_pretrained(tmp_path / "model")
+    LlamaConfig(max_position_embeddings=4).save_pretrained(tmp_path / "model")
     rows = [{"prompt": "one" + " two" * i, "answer": "1", "split": split} for i, split in enumerate(["train", "select", "heldout"])]
     (tmp_path / "my.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = ModelConfig(path=str(tmp_path / "model"))
@@ -117,3 +118,8 @@ def test_a_given_model_s_tokenizer_measures_the_prompts(tmp_path: Path) -> None:
     assert pl.read_parquet(Paths(tmp_path).prompts).height == 3
     with pytest.raises(PromptsError, match=r"my\.jsonl line 3: 3 tokens"):
         make(tmp_path, PromptsConfig(path="my.jsonl", max_tokens=2), model)
+    before = Paths(tmp_path).prompts.read_bytes()
+    LlamaConfig(max_position_embeddings=3).save_pretrained(tmp_path / "model")
+    with pytest.raises(PromptsError, match=r"longer than what the model takes \(2\).*\n.*my\.jsonl line 3: 3 tokens"):
+        make(tmp_path, PromptsConfig(path="my.jsonl", max_tokens=3), model)
+    assert Paths(tmp_path).prompts.read_bytes() == before

@@ -10,8 +10,8 @@ from assets import sft_checkpoint
 from assets.page import Chart, Progress
 from assets.paths import Paths
 from grpo_core.checkpoint import file_sha256, read_manifest
+from grpo_core.errors import Interrupted
 from grpo_core.models import policy_digest, start_model
-from grpo_core.sft import Interrupted
 from tests.assets.lifecycle import ignore, lifecycle_config, never
 from tests.tiny_run import prompts_table
 

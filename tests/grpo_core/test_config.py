@@ -1,5 +1,6 @@
 """Whatever cannot be run is refused when it is read, by a message that names the key and the remedy."""
 
+import json
 from dataclasses import MISSING, fields
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -81,7 +82,7 @@ def test_a_misspelt_section_names_the_right_one() -> None:
 
 
 def test_a_key_like_no_other_names_all_valid_ones() -> None:
-    with pytest.raises(ConfigError, match=r"^unknown key rollout\.zzz: valid keys: batch_size, engine, max_new_tokens, temperature$"):
+    with pytest.raises(ConfigError, match=r"^unknown key rollout\.zzz: valid keys: batch_size, max_new_tokens, temperature$"):
         parse_sections({"rollout": {"zzz": 1}})
 
 
@@ -124,6 +125,23 @@ OUT_OF_RANGE = [
     ("sft", {"batch_size": 0}, "sft.batch_size"),
     ("sft", {"learning_rate": 0}, "sft.learning_rate"),
     ("sft", {"adam_beta1": 1.5}, "sft.adam_beta1"),
+    ("sft", {"adam_beta1": 1.0}, "sft.adam_beta1 must be at least 0 and below 1"),
+    ("sft", {"adam_beta2": 1}, "sft.adam_beta2 must be at least 0 and below 1"),
+    ("sft", {"adam_beta2": -0.1}, "sft.adam_beta2"),
+    ("grpo", {"adam_beta1": 1.0}, "grpo.adam_beta1 must be at least 0 and below 1"),
+    ("grpo", {"adam_beta2": 1.0}, "grpo.adam_beta2 must be at least 0 and below 1"),
+    ("grpo", {"adam_beta1": -0.1}, "grpo.adam_beta1"),
+    ("grpo", {"select_max_prompts": 0}, "grpo.select_max_prompts must be at least 1"),
+    ("model", {"dtype": "float16"}, "model.dtype must be one of 'float32', 'bfloat16'"),
+    *(("model", {"device": device}, "model.device must be auto, cpu, cuda or cuda:N") for device in ("gpu", "cuda:", "cuda:x", "CPU", "", "cpu:0", "cuda:0 ")),
+    ("prompts", {"answer_pattern": "("}, "prompts.answer_pattern must be a regular expression"),
+    ("prompts", {"answer_pattern": "#### .+"}, "prompts.answer_pattern must hold a group"),
+    ("prompts", {"select_fraction": 0}, "prompts.select_fraction must be above 0"),
+    ("prompts", {"heldout_fraction": 0}, "prompts.heldout_fraction must be above 0 without prompts.heldout_path"),
+    ("heldout_eval", {"pass_k": 0}, "heldout_eval.pass_k must be at least 1"),
+    ("heldout_eval", {"pass_k": 5}, "heldout_eval.pass_k must be at most heldout_eval.samples_per_prompt (4)"),
+    ("heldout_eval", {"max_select_prompts": 5}, "unknown key heldout_eval.max_select_prompts"),
+    ("rollout", {"engine": "local"}, "unknown key rollout.engine"),
     ("rollout", {"temperature": 0}, "rollout.temperature must be above 0"),
     ("rollout", {"temperature": -1}, "rollout.temperature"),
     ("rollout", {"max_new_tokens": 0}, "rollout.max_new_tokens"),
@@ -136,7 +154,7 @@ OUT_OF_RANGE = [
     ("grpo", {"learning_rate": -1e-4}, "grpo.learning_rate"),
     ("grpo", {"beta": -0.1}, "grpo.beta"),
     ("grpo", {"beta": 0, "kl_control": "pid"}, "grpo.beta must be above 0"),
-    ("grpo", {"kl_upper": 0.01}, "grpo.kl_upper must be above grpo.kl_lower"),
+    ("grpo", {"kl_control": "threshold", "kl_upper": 0.01}, "grpo.kl_upper must be above grpo.kl_lower"),
     ("grpo", {"advantage_clip": -1}, "grpo.advantage_clip"),
     ("grpo", {"checkpoint_every": -1}, "grpo.checkpoint_every"),
     ("grpo", {"advantage_clip_steps": 5, "advantage_clip_start": 0.0}, r"grpo.advantage_clip_start must be above 0"),
@@ -159,6 +177,79 @@ def test_a_value_out_of_range_is_refused(section: str, values: object, message: 
     with pytest.raises(ConfigError) as caught:
         parse_sections({section: values})
     assert message in str(caught.value)
+
+
+IDLE: list[tuple[str, str, Any, dict[str, Any], str]] = [
+    *(("model", size, 64, {"path": "some/model"}, "") for size in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "context_length")),
+    ("prompts", "num_generated", 100, {"path": "my.jsonl"}, ""),
+    ("prompts", "num_digits", 2, {"path": "my.jsonl"}, ""),
+    ("grpo", "kl_statistic", "sequence_sum", {}, "kl_control=threshold"),
+    ("grpo", "kl_statistic", "sequence_sum", {}, "kl_control=pid"),
+    *(("grpo", name, value, idle, "kl_control=threshold") for name, value in (("kl_upper", 0.6), ("kl_lower", 0.01), ("kl_patience", 2))
+      for idle in ({}, {"kl_control": "pid"})),
+    *(("grpo", name, 0.2, idle, "kl_control=pid") for name in ("kl_target", "kl_proportional", "kl_integral", "kl_derivative")
+      for idle in ({}, {"kl_control": "threshold"})),
+    ("grpo", "advantage_clip_start", 1.5, {}, "advantage_clip_steps=5"),
+    ("grpo", "length_target", 20, {}, "length_penalty=0.1"),
+    ("grpo", "aggregation_length", 20, {}, "aggregation=constant"),
+    ("grpo", "aggregation_length", 20, {"loss": "dapo"}, "loss=dr_grpo"),
+    ("grpo", "aggregation_length", 20, {"loss": "dr_grpo", "aggregation": "token_mean"}, "loss=dr_grpo"),
+    ("grpo", "select_metric", "number_answer", {"eval_every": 0}, "eval_every=5"),
+    ("grpo", "select_max_prompts", 5, {"eval_every": 0}, "eval_every=5"),
+]  # fmt: skip
+"""Section, key, a value of it, what leaves the key without effect, and what gives it one (nothing more where that is empty)."""
+
+
+@pytest.mark.parametrize(("section", "name", "value", "idle", "active"), IDLE)
+def test_a_key_without_effect_must_stay_at_its_default(section: str, name: str, value: Any, idle: dict[str, Any], active: str) -> None:
+    default = getattr(CLASSES[section](), name)
+    assert value != default
+    with pytest.raises(ConfigError, match=rf"^{section}\.{name} must stay at its default {default!r}: .*, so it would do nothing, got {value!r}$"):
+        parse_sections({section: {**idle, name: value}})
+    assert getattr(parse_sections({section: {**idle, name: default}}), section) == CLASSES[section](**idle)
+    key, _, text = active.partition("=")
+    effective = {key: float(text) if text.startswith("0.") else int(text) if text.isdigit() else text} if active else {}
+    assert getattr(CLASSES[section](**effective, **{name: value}), name) == value
+
+
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:11"])
+def test_a_device_is_a_name_that_torch_knows(device: str) -> None:
+    assert parse_sections({"model": {"device": device}}).model.device == device
+
+
+def test_without_a_heldout_share_there_is_a_heldout_file() -> None:
+    parsed = parse_sections({"prompts": {"path": "my.jsonl", "heldout_path": "test.jsonl", "heldout_fraction": 0}})
+    assert parsed.prompts.heldout_fraction == 0
+
+
+@pytest.mark.parametrize("k", [1, 3, 4])
+def test_pass_k_may_be_as_large_as_the_samples(k: int) -> None:
+    assert parse_sections({"heldout_eval": {"pass_k": k}}).heldout_eval.pass_k == k
+
+
+NAMED: list[tuple[str, dict[str, Any]]] = [
+    ("rewards.{}", {"rewards": {"{}": 1.0}}),
+    ("grpo.select_metric", {"grpo": {"select_metric": "{}"}}),
+    ("heldout_eval.metric", {"heldout_eval": {"metric": "{}"}}),
+]
+
+
+@pytest.mark.parametrize(("where", "sections"), NAMED, ids=["rewards", "select_metric", "metric"])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("exact_answr", "did you mean 'exact_answer'?"),
+        ("number_anser", "did you mean 'number_answer'?"),
+        ("zzz", "valid keys: answer_format, exact_answer, number_answer"),
+    ],
+)
+def test_a_misspelt_reward_function_names_the_nearest(where: str, sections: dict[str, Any], name: str, hint: str) -> None:
+    given = json.loads(json.dumps(sections).replace("{}", name))
+    with pytest.raises(ConfigError) as caught:
+        parse_sections(given)
+    assert str(caught.value) == f"{where.format(name)}: unknown reward function {name!r}: {hint} (your own is package.module:function)"
+    for valid in ("number_answer", "my.module:mine"):
+        parse_sections(json.loads(json.dumps(sections).replace("{}", valid)))
 
 
 def test_a_given_model_brings_its_own_context_length() -> None:

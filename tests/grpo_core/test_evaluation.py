@@ -1,4 +1,6 @@
+import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
@@ -15,7 +17,7 @@ from tests.tiny_models import language_model, tiny_llama
 from tests.tiny_run import prompts_table
 
 K = 4
-CONFIG = HeldoutEvalConfig(samples_per_prompt=K, bootstrap_resamples=2000, metric="tests.tiny_rewards:share_of_small_digits")
+CONFIG = HeldoutEvalConfig(samples_per_prompt=K, pass_k=K, bootstrap_resamples=2000, metric="tests.tiny_rewards:share_of_small_digits")
 ROLLOUT = RolloutConfig(max_new_tokens=8, batch_size=16)
 PROMPTS = prompts_table().head(5)
 
@@ -69,7 +71,7 @@ def test_models_answer_with_the_same_random_numbers() -> None:
 def test_an_unknown_metric_fails_before_anything_is_sampled() -> None:
     model = language_model(tiny_llama())
     model.model.register_forward_pre_hook(lambda *given: pytest.fail("sampled"))
-    with pytest.raises(RewardError, match=r"rewards.exact_answr: no built-in"):
+    with pytest.raises(RewardError, match=r"no built-in reward function 'exact_answr'"):
         answer(model, config=HeldoutEvalConfig(metric="exact_answr"))
 
 
@@ -129,6 +131,7 @@ def test_the_summary_of_a_table_made_by_hand() -> None:
     assert (summary["policy_accuracy_low"], summary["policy_accuracy_high"]) == pytest.approx((0.595850, 0.982124), abs=1e-5)
     assert summary["reference_mean_at_k"] == 0.25
     assert summary["policy_mean_at_k"] == pytest.approx(0.675)
+    assert summary["pass_k"] == 4
     assert summary["reference_pass_at_k"] == 1.0
     assert summary["policy_pass_at_k"] == 0.9
     assert summary["reference_mean_length"] == 3
@@ -136,6 +139,20 @@ def test_the_summary_of_a_table_made_by_hand() -> None:
     assert summary["policy_truncated_fraction"] == 0.1
     assert summary["difference"] == pytest.approx(0.5)
     assert summary["mean_at_k_difference"] == pytest.approx(0.425)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_pass_at_k_is_the_share_of_all_choices_of_k_samples_with_a_right_one(k: int) -> None:
+    rows = by_hand()
+    summary = summarise(rows, ("reference", "policy"), replace(CONFIG, pass_k=k))
+    assert summary["pass_k"] == k
+    for model in ("reference", "policy"):
+        shares = []
+        for _, right in rows.filter((pl.col("model") == model) & (pl.col("decoding") == "sample")).group_by("prompt_id").agg("correct").iter_rows():
+            chosen = [any(some) for some in itertools.combinations(right, k)]
+            shares.append(sum(chosen) / len(chosen))
+        assert summary[f"{model}_pass_at_k"] == pytest.approx(sum(shares) / 10)
+        assert k > 1 or summary[f"{model}_pass_at_k"] == pytest.approx(summary[f"{model}_mean_at_k"])
 
 
 def test_the_difference_is_paired_by_prompt() -> None:

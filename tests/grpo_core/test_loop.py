@@ -82,7 +82,7 @@ def test_the_checkpoint_names_what_it_was_made_from(done: tuple[Files, list[Step
     assert manifest["step"] == 6
     assert manifest["run_key"] == run_key(files, tiny_config())
     assert manifest["config"]["grpo"]["learning_rate"] == 3e-3
-    assert set(manifest["config"]) == {"model", "rollout", "rewards", "grpo", "heldout_eval"}
+    assert set(manifest["config"]) == {"model", "rollout", "rewards", "grpo"}
     assert manifest["parents"] == {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)}
     assert set(manifest["files"]) == {"config.json", "generation_config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert policy_digest(AutoModelForCausalLM.from_pretrained(files.checkpoint)) == manifest["policy_digest"]
@@ -99,10 +99,24 @@ def test_evaluating_more_or_less_often_changes_no_rollout_and_no_weight(every: i
 
 
 def test_evaluation_settings_change_no_rollout_and_no_weight(done: tuple[Files, list[StepReport]], given: Path, tmp_path: Path) -> None:
-    config = tiny_config()
-    files, _ = run(tmp_path, given, replace(config, heldout_eval=replace(config.heldout_eval, seed=9, max_select_prompts=1, temperature=0.3)))
+    config = tiny_config(select_max_prompts=1, select_metric="tests.tiny_rewards:length_in_tokens")
+    files, _ = run(tmp_path, given, replace(config, heldout_eval=OTHER_EVALUATION))
     assert files.rollouts.read_bytes() == done[0].rollouts.read_bytes()
+    evaluated = [
+        [line["eval/select_accuracy"] for line in lines(ran.checkpoint / "metrics.jsonl") if "eval/select_accuracy" in line] for ran in (files, done[0])
+    ]
+    assert len(evaluated[0]) == len(evaluated[1]) == 3
+    assert evaluated[0] != evaluated[1], "another metric on one prompt must be read for this test to mean something"
     assert (files.checkpoint / "model.safetensors").read_bytes() == (done[0].checkpoint / "model.safetensors").read_bytes()
+
+
+OTHER_EVALUATION = HeldoutEvalConfig(metric="number_answer", max_prompts=1, samples_per_prompt=3, pass_k=1, temperature=0.3, bootstrap_resamples=200, seed=9)
+
+
+def test_how_the_end_is_evaluated_names_no_run(given: Path, tmp_path: Path) -> None:
+    files, config = outputs(tmp_path, given), tiny_config()
+    assert all(getattr(OTHER_EVALUATION, f.name) != getattr(config.heldout_eval, f.name) for f in fields(HeldoutEvalConfig))
+    assert run_key(files, replace(config, heldout_eval=OTHER_EVALUATION)) == run_key(files, config)
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -143,20 +157,29 @@ def other(value: Any, options: tuple[Any, ...]) -> Any:
 
 
 KEPT_OUT = {"steps", "checkpoint_every", "keep_checkpoints"}
-FIELDS = [
-    (section, f.name) for section, kind in (("model", ModelConfig), ("rollout", RolloutConfig), ("grpo", GrpoConfig), ("heldout_eval", HeldoutEvalConfig))
-    for f in fields(kind) if (section, f.name) != ("rollout", "engine")
-]  # fmt: skip
+FIELDS = [(section, f.name) for section, kind in (("model", ModelConfig), ("rollout", RolloutConfig), ("grpo", GrpoConfig)) for f in fields(kind)]
+GIVEN: dict[str, Any] = {"num_heads": 1, "device": "auto", "select_metric": "number_answer"}
+"""Other values of fields that do not take just any."""
+OWN_SIZES = {f.name: f.default for f in fields(ModelConfig) if f.name not in ("path", "device", "num_threads")}
+NEEDED: dict[str, dict[str, Any]] = {
+    "path": OWN_SIZES,
+    **{key: {"kl_control": "threshold"} for key in ("kl_statistic", "kl_upper", "kl_lower", "kl_patience")},
+    **{key: {"kl_control": "pid"} for key in ("kl_target", "kl_proportional", "kl_integral", "kl_derivative")},
+    "advantage_clip_start": {"advantage_clip_steps": 3},
+    "length_target": {"length_penalty": 0.1},
+    "aggregation_length": {"aggregation": "constant"},
+}
+"""What must be set so that a field has an effect, and may be changed at all."""
 
 
 @pytest.mark.parametrize(("section", "name"), FIELDS)
 def test_every_field_that_training_reads_names_the_run(section: str, name: str, given: Path, tmp_path: Path) -> None:
     files, config = outputs(tmp_path, given), tiny_config()
-    old = getattr(config, section)
+    old = replace(getattr(config, section), **NEEDED.get(name, {}))
+    config = replace(config, **{section: old})
     hint = get_type_hints(type(old))[name]
-    value = other(getattr(old, name), get_args(hint) if get_origin(hint) is Literal else ())
-    if (section, name) == ("model", "num_heads"):
-        value = 1
+    value = GIVEN[name] if name in GIVEN else other(getattr(old, name), get_args(hint) if get_origin(hint) is Literal else ())
+    assert value != getattr(old, name)
     changed = replace(config, **{section: replace(old, **{name: value})})
     assert (run_key(files, changed) == run_key(files, config)) == (name in KEPT_OUT)
 

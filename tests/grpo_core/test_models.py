@@ -1,16 +1,20 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from grpo_core import models
 from grpo_core.config import ModelConfig
 from grpo_core.models import freeze, load_model, policy_digest, resolve_device, save_model, start_model
 from grpo_core.tokenization import fingerprint
 from tests.tiny_models import TINY, language_model, save, tiny_gpt2, tiny_llama
 
+Precision = Literal["float32", "bfloat16"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16")
 IDS = torch.tensor([[1, 8, 9, 10, 11]])
 
 
@@ -53,12 +57,64 @@ def test_a_saved_folder_loads_with_plain_transformers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [tiny_llama, tiny_gpt2])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_digest_is_the_same_after_save_and_load(make: type, dtype: str, tmp_path: Path) -> None:
-    model: PreTrainedModel = make().to(getattr(torch, dtype))
-    again = load_model(save(model, tmp_path / "saved"), ModelConfig(device="cpu", dtype=dtype)).model  # type: ignore[arg-type]
-    assert again.dtype == getattr(torch, dtype)
-    assert policy_digest(again) == policy_digest(model)
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_the_digest_is_the_same_after_save_and_load(make: type, dtype: Precision, tmp_path: Path) -> None:
+    model: PreTrainedModel = make()
+    again = load_model(save(model, tmp_path / "saved"), ModelConfig(device="cpu", dtype=dtype))
+    assert {weight.dtype for weight in again.model.parameters()} == {torch.float32}, "whatever the precision of the forward pass"
+    assert policy_digest(again.model) == policy_digest(model)
+    save_model(again, tmp_path / "once more")
+    assert (tmp_path / "once more" / "model.safetensors").read_bytes() == (tmp_path / "saved" / "model.safetensors").read_bytes()
+
+
+def test_weights_kept_in_bfloat16_are_held_in_float32(tmp_path: Path) -> None:
+    model = tiny_llama().to(torch.bfloat16)
+    again = load_model(save(model, tmp_path / "saved"), TINY).model
+    assert {weight.dtype for weight in again.parameters()} == {torch.float32}
+    assert policy_digest(again) == policy_digest(model.float())
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS)
+def test_the_precision_is_that_of_the_forward_pass(dtype: Precision, dropping: Path) -> None:
+    plain = AutoModelForCausalLM.from_pretrained(dropping, dtype=torch.float32).eval()(input_ids=IDS).logits
+    for model in (load_model(dropping, replace(TINY, dtype=dtype)).model, start_model(ModelConfig(path=str(dropping), device="cpu", dtype=dtype)).model):
+        logits = model.eval()(input_ids=IDS).logits
+        assert logits.dtype == getattr(torch, dtype)
+        assert torch.equal(logits, plain) == (dtype == "float32")
+        assert torch.allclose(logits.float(), plain, atol=0.1)
+    embedded = start_model(replace(TINY, dtype=dtype)).model
+    assert embedded(input_ids=IDS).logits.dtype == getattr(torch, dtype)
+    assert policy_digest(embedded) == policy_digest(start_model(TINY).model)
+
+
+def test_an_update_too_small_for_a_bfloat16_weight_is_not_lost(dropping: Path) -> None:
+    model = load_model(dropping, replace(TINY, dtype="bfloat16")).model
+    before = [weight.detach().clone() for weight in model.parameters()]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, weight_decay=0.0)
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    assert {weight.grad.dtype for weight in model.parameters() if weight.grad is not None} == {torch.float32}
+    optimizer.step()
+    moved = sum(int((new != old).sum()) for old, new in zip(before, model.parameters(), strict=True))
+    lost = sum(int((new.to(torch.bfloat16) != old.to(torch.bfloat16)).sum()) for old, new in zip(before, model.parameters(), strict=True))
+    assert moved > 10 * lost
+
+
+def test_the_digest_does_not_depend_on_the_pieces_it_is_worked_out_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_llama(num_tokens=models.PIECE // 16 + 1)
+    flat = model.model.embed_tokens.weight.data.view(-1)
+    assert models.PIECE == 2**20 < len(flat) == 2**20 + 16
+
+    def digest(piece: int) -> str:
+        monkeypatch.setattr(models, "PIECE", piece)
+        return policy_digest(model)
+
+    whole = digest(2**24)
+    assert digest(2**20) == digest(1000) == digest(2**20 + 16) == digest(2**20 + 15) == whole
+    for first, second in ((0, -1), (5, 2**20 + 5), (2**20 - 1, 2**20)):
+        flat[first], flat[second] = flat[second].clone(), flat[first].clone()
+        assert digest(2**20) == digest(2**24) != whole, "weights of two pieces trade places"
+        flat[first], flat[second] = flat[second].clone(), flat[first].clone()
+    assert digest(2**20) == whole
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [(torch.float32, torch.int32), (torch.bfloat16, torch.int16), (torch.float64, torch.int64)])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_core.config import PromptsConfig
+from grpo_core.config import ConfigError, PromptsConfig
 from grpo_core.prompts import COLUMNS, PromptsError, assign_split, content, make_prompts, normalise, read_prompts
 
 Rows = Sequence[Mapping[str, Any]]
@@ -267,11 +267,17 @@ def test_an_answer_that_the_pattern_does_not_match_is_named(tmp_path: Path) -> N
     assert "line 1" not in message
 
 
-@pytest.mark.parametrize(("pattern", "said"), [("#### .+", "has no group"), ("(", "is no regular expression")])
-def test_a_useless_pattern_is_refused(tmp_path: Path, pattern: str, said: str) -> None:
-    path = jsonl(tmp_path / "my.jsonl", [{"prompt": "a", "answer": "#### 1"}])
-    with pytest.raises(PromptsError, match=said):
-        read_prompts(path, PromptsConfig(answer_pattern=pattern))
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("#### .+", r"^prompts\.answer_pattern must hold a group in parentheses: what it matches is cut out, got '#### \.\+'$"),
+        ("(?:a)", r"^prompts\.answer_pattern must hold a group"),
+        ("(", r"^prompts\.answer_pattern must be a regular expression, got '\(': missing \)"),
+    ],
+)
+def test_a_useless_pattern_is_refused_before_any_file_is_read(pattern: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        PromptsConfig(answer_pattern=pattern)
 
 
 def test_a_duplicate_id_names_both_rows(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
+from grpo_core.errors import Interrupted
 from grpo_core.kl_control import KlController
 from grpo_core.loop import Files, StepReport, run_key, train
 from grpo_core.models import policy_digest
 from grpo_core.resume import ResumePoint, WorkFolder
-from grpo_core.sft import Interrupted
 from tests.grpo_core.stopped_training import PLACES, child
 from tests.tiny_models import tiny_gpt2, tiny_llama
 from tests.tiny_run import content, inputs, outputs, tiny_config
@@ -214,11 +215,43 @@ def test_a_longer_run_continues_a_shorter_one(steps: int, given: Path, expected:
     assert content(files) == expected
 
 
-def test_a_shorter_run_than_the_one_kept_holds_the_weights_of_its_own_last_step(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_shorter_run_than_the_one_kept_is_refused_and_loses_nothing(steps: int, given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5)
+    before = tree(work(files))
+    said = rf"{work(files)} holds an interrupted run up to step 5, grpo.steps is {steps}: set grpo.steps to 5 or more to go on with it, or delete that folder"
+    for _ in range(2):
+        with pytest.raises(ValueError, match=said):
+            go(files, steps=steps)
+        assert tree(work(files)) == before
+        assert not files.checkpoint.exists()
+    assert [report.step for report in go(files)] == [6], "the longer run goes on where it was"
+    assert content(files) == expected
+
+
+def test_as_many_steps_as_are_kept_is_a_run_that_is_done(given: Path, tmp_path: Path) -> None:
+    fresh, files = outputs(tmp_path / "fresh", given), outputs(tmp_path / "kept", given)
+    go(fresh, steps=5)
+    go(files, stop_at=5)
+    assert go(files, steps=5) == []
+    assert content(files) == content(fresh)
+
+
+@pytest.mark.parametrize("remedy", ["the folder is deleted", "all beyond is damaged"])
+def test_a_shorter_run_holds_the_weights_of_its_own_last_step(remedy: str, given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     fresh, files = outputs(tmp_path / "fresh", given), outputs(tmp_path / "kept", given)
     go(fresh, steps=4)
     go(files, stop_at=5)
-    go(files, steps=4)
+    if remedy == "the folder is deleted":
+        shutil.rmtree(work(files))
+    else:
+        flip(work(files) / "checkpoints" / "step-000005" / "model.safetensors")
+    assert [report.step for report in go(files, steps=4)] == (list(range(5)) if remedy == "the folder is deleted" else [])
     assert content(files) == content(fresh)
     assert [report.step for report in go(files)] == [5, 6], "and may be extended again"
     assert content(files) == expected

@@ -149,9 +149,35 @@ def test_numbers_of_other_libraries_are_numbers(value: Any, tmp_path: Path, monk
     assert all(type(total) is float for total in totals)
 
 
+def test_an_exception_in_a_reward_function_names_function_error_line_and_first_row() -> None:
+    import tests.tiny_rewards as mine
+
+    assert mine.__file__ is not None
+    lines = Path(mine.__file__).read_text().splitlines()
+    (line,) = [number for number, text in enumerate(lines, 1) if "the line that raises" in text]
+    with pytest.raises(RewardError) as caught:
+        call(f"{MINE}:constant", f"{MINE}:raises_on_the_third")
+    said = str(caught.value)
+    assert said.startswith(f"reward '{MINE}:raises_on_the_third' raised ZeroDivisionError: division by zero ({mine.__file__} line {line}: ")
+    assert said.endswith("), scoring 4 completions from step 3, prompt ab, completion 0 on")
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_a_parameter_that_no_column_fills_names_the_function() -> None:
+    with pytest.raises(RewardError, match=rf"reward '{MINE}:says_what_it_was_given' raised \w+Error: .*scoring 4 completions"):
+        call(f"{MINE}:says_what_it_was_given")
+    with pytest.raises(RewardError, match=rf"reward '{MINE}:wants_a_column' raised TypeError: wants_a_column\(\) missing 1 required .*'solution'"):
+        call(f"{MINE}:wants_a_column")
+
+
+def test_what_a_built_in_refuses_keeps_its_own_message() -> None:
+    with pytest.raises(RewardError, match=r"^reward 'number_answer': the reference answer 'x' is not a number"):
+        call("number_answer", answer=["x"] * 4)
+
+
 def test_an_unknown_name_lists_the_built_in_ones() -> None:
     built_in = r"\(exact_answer, number_answer, answer_format\)"
-    with pytest.raises(RewardError, match=rf"rewards.exact_answr: no built-in of that name {built_in}; give your own as package.module:function"):
+    with pytest.raises(RewardError, match=rf"^no built-in reward function 'exact_answr' {built_in}; give your own as package.module:function"):
         load_reward("exact_answr")
 
 

@@ -1,7 +1,6 @@
 import polars as pl
 import pytest
 
-from grpo_core.models import policy_digest
 from grpo_core.rewards import RewardError
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from tests.tiny_models import language_model, tiny_llama
@@ -24,11 +23,16 @@ def test_rows_lie_group_by_group_in_the_order_of_the_prompts() -> None:
     assert len(drawn.completions) == len(drawn.texts) == len(drawn.raw_texts) == 12
     assert drawn.per_completion(["a", "b", "c", "d"]) == list("aaabbbcccddd")
     assert drawn.row_names()[4] == f"step 1, prompt {PROMPTS['prompt_id'][1]}, completion 1"
-    assert drawn.policy_digest == policy_digest(MODEL.model)
     for p in range(4):
         alone = batch(PROMPTS[p : p + 1])
         assert tokens(alone) == tokens(drawn)[3 * p : 3 * p + 3]
         assert alone.prompt_token_ids == drawn.prompt_token_ids[p : p + 1]
+
+
+def test_the_digest_is_the_one_given_and_nobody_asks_for_it_otherwise() -> None:
+    assert batch().policy_digest == ""
+    given = draw(MODEL, PROMPTS, step=1, group_size=1, temperature=1.0, max_new_tokens=1, batch_size=4, stream=(0,), digest="abc")
+    assert given.policy_digest == "abc"
 
 
 def test_the_order_of_prompts_changes_no_completion() -> None:

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from grpo_core.config import SftConfig
+from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.models import LanguageModel, policy_digest
-from grpo_core.sft import Interrupted, SftStep, demonstrations, fine_tune, learning_rate_at
-from grpo_core.step import DivergedError
+from grpo_core.sft import SftStep, demonstrations, fine_tune, learning_rate_at
 from grpo_core.tokenization import encode_completion, encode_prompt
 from tests.tiny_models import language_model, tiny_gpt2, tiny_llama
 from tests.tiny_run import prompts_table

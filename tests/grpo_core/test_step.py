@@ -10,10 +10,11 @@ from transformers import GPT2LMHeadModel
 
 from grpo_core.advantages import group_advantages
 from grpo_core.aggregation import AGGREGATIONS
+from grpo_core.errors import DivergedError
 from grpo_core.kl import KL_ESTIMATORS
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.loss import LossConfig
-from grpo_core.step import DivergedError, Minibatch, StepStatistics, accumulate_gradient, optimizer_step
+from grpo_core.step import Minibatch, StepStatistics, accumulate_gradient, optimizer_step
 from tests.grpo_core.tiny_minibatch import COMPLETIONS, PROMPTS, policy, tiny_minibatch
 
 ALIVE = [1.2, -0.7, 0.4, -1.1, 0.2]

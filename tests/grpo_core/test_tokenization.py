@@ -4,7 +4,7 @@ from typing import Any
 import polars as pl
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import BloomConfig, GPT2Config, LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
 
 from grpo_core.addition import addition_tokenizer
 from grpo_core.config import ConfigError
@@ -14,6 +14,7 @@ from grpo_core.tokenization import (
     check_lengths,
     check_same_tokenizer,
     clean_text,
+    context_length,
     encode_completion,
     encode_prompt,
     eos_ids,
@@ -137,8 +138,28 @@ def test_a_prompt_may_have_max_tokens_and_no_more() -> None:
     check_lengths(table("abc"), tokenizer, 4)
     with pytest.raises(PromptsError, match=r"longer than prompts\.max_tokens \(4\).*\n  my\.jsonl line 2: 5 tokens: 'abcd'\nremedy: .*prompts\.max_tokens"):
         check_lengths(table("abc", "abcd"), tokenizer, 4)
-    with pytest.raises(PromptsError, match=r"longer than what the tokenizer allows \(3\)"):
+    with pytest.raises(PromptsError, match=r"longer than what the model takes \(3\)"):
         check_lengths(table("abc"), letters(frame="<s> $A", model_max_length=3), 4)
+
+
+def test_a_prompt_leaves_room_for_one_token_in_the_model_s_context() -> None:
+    tokenizer = letters(frame="<s> $A")
+    check_lengths(table("abc"), tokenizer, 9, context=5)
+    with pytest.raises(PromptsError, match=r"longer than what the model takes \(4\).*\n  my\.jsonl line 2: 5 tokens: 'abcd'\nremedy: .*model's context"):
+        check_lengths(table("abc", "abcd"), tokenizer, 9, context=5)
+    with pytest.raises(PromptsError, match=r"longer than prompts\.max_tokens \(3\)"):
+        check_lengths(table("abc"), tokenizer, 3, context=5)
+    check_lengths(table("abcdabcd"), tokenizer, 9, context=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [(LlamaConfig(max_position_embeddings=48), 48), (GPT2Config(n_positions=32), 32), (BloomConfig(), None)],
+    ids=["llama", "gpt2", "bloom"],
+)
+def test_the_context_is_read_from_the_model_s_configuration(settings: PretrainedConfig, expected: int | None, tmp_path: Path) -> None:
+    settings.save_pretrained(tmp_path)
+    assert context_length(str(tmp_path)) == expected
 
 
 def test_a_chat_is_measured_after_its_template() -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import polars as pl
 import pytest
@@ -10,16 +10,28 @@ import torch
 from transformers import AutoTokenizer
 
 from grpo_core.checkpoint import write_folder
-from grpo_core.config import RunConfig
+from grpo_core.config import ModelConfig, RunConfig
+from grpo_core.errors import DivergedError
 from grpo_core.loop import Files
 from grpo_core.models import policy_digest, save_model
 from grpo_core.rewards import RewardError, Scores
 from grpo_core.rollout import RolloutBatch, score_batch
 from grpo_core.signal import compare_within_groups
-from grpo_core.step import DivergedError, Minibatch, accumulate_gradient
-from grpo_core.tokenization import TokenizerMismatch
-from grpo_core.trainer import Trainer, draw_batch, evaluate_select, keep_logprobs, start_trainer, train_step, trainable
-from tests.tiny_models import TINY, language_model, tiny_gpt2
+from grpo_core.step import Minibatch, accumulate_gradient
+from grpo_core.tokenization import TokenizerMismatch, encode_prompt
+from grpo_core.trainer import (
+    START_TOLERANCE,
+    Trainer,
+    check_context,
+    check_start,
+    draw_batch,
+    evaluate_select,
+    keep_logprobs,
+    start_trainer,
+    train_step,
+    trainable,
+)
+from tests.tiny_models import language_model, tiny_gpt2
 from tests.tiny_run import REWARD, inputs, prompts_table, tiny_config, with_rollout, write_start
 
 
@@ -309,8 +321,72 @@ def test_a_reference_that_drifts_from_the_sampler_is_noticed_at_step_one(files: 
     trainer = start(files)
     with torch.no_grad():
         next(iter(trainer.reference.model.parameters())).mul_(1.01)
-    with pytest.raises(DivergedError, match=r"at step 1 sampler and reference differ by up to .* they do not hold the same weights"):
+    with pytest.raises(
+        DivergedError,
+        match=r"at step 1 sampler and reference differ by 0\.0\d+ nats a token on average, 1e-05 is rounding in float32: they do not hold the same weights",
+    ):
         train_step(trainer, 1)
+
+
+@pytest.mark.parametrize("dtype", START_TOLERANCE)
+def test_the_mean_gap_over_completion_tokens_is_held_against_the_tolerance_of_the_precision(dtype: str, files: Files) -> None:
+    kept = drawn_and_signal(start(files))[2]
+    mask, tolerance = kept.batch.mask, START_TOLERANCE[dtype]
+    assert not mask.all(), "padding must be there for this test to mean something"
+    spread = torch.linspace(0, 2, int(mask.sum()), dtype=torch.float64)  # its mean is 1
+    outlier = torch.zeros_like(spread)
+    outlier[0] = len(outlier)
+    for gaps in (spread, -spread, outlier):
+        for factor in (0.99, 1.01):
+            old = torch.full(mask.shape, 1e3, dtype=torch.float64)  # what padding holds is no gap
+            old[mask] = gaps * factor * tolerance
+            apart = replace(kept, old_logprobs=old, ref_logprobs=torch.zeros_like(old))
+            if factor < 1:
+                check_start(apart, dtype)
+            else:
+                with pytest.raises(DivergedError, match=rf"nats a token on average, {tolerance:g} is rounding in {dtype}"):
+                    check_start(apart, dtype)
+    check_start(replace(kept, ref_logprobs=None), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_old_logprobs_are_the_sampler_s_in_float32_and_the_trainer_s_own_in_bfloat16(dtype: Literal["float32", "bfloat16"], files: Files) -> None:
+    config = tiny_config()
+    trainer = start(files, replace(config, model=replace(config.model, dtype=dtype)))
+    batch, _, kept, _, signal = drawn_and_signal(trainer)
+    moved = replace(batch, completions=[replace(c, logprobs=[logprob - 1 for logprob in c.logprobs]) for c in batch.completions])
+    again = keep_logprobs(trainer, moved, signal)
+    difference = (kept.old_logprobs - again.old_logprobs)[kept.batch.mask]
+    assert torch.allclose(difference, torch.full_like(difference, 1.0 if dtype == "float32" else 0.0), atol=1e-6)
+    assert kept.ref_logprobs is not None
+    assert torch.allclose(kept.old_logprobs[kept.batch.mask], kept.ref_logprobs[kept.batch.mask], atol=1e-5)
+
+
+def test_in_bfloat16_the_first_ratio_is_one_and_the_weights_move_in_float32(files: Files) -> None:
+    config = tiny_config(minibatches_per_rollout=1)
+    trainer = start(files, replace(config, model=replace(config.model, dtype="bfloat16")))
+    before = policy_digest(trainer.policy.model)
+    metrics = train_step(trainer, 1).metrics
+    assert metrics["logprob_gap"] < 1e-5
+    assert metrics["ratio/max"] == pytest.approx(1, abs=1e-5)
+    assert metrics["clip_fraction"] == 0
+    assert metrics["kl/mean"] == 0
+    assert metrics["grad_norm"] > 1e-3
+    assert policy_digest(trainer.policy.model) != before
+    assert {weight.dtype for weight in trainer.policy.model.parameters()} == {torch.float32}
+    in_float32 = train_step(start(files, config), 1).metrics
+    assert metrics["entropy"] != in_float32["entropy"], "the forward pass must be one in bfloat16 for this test to mean something"
+
+
+def test_the_context_is_measured_with_the_longest_prompt_there_is() -> None:
+    policy = language_model(tiny_gpt2(num_positions=20))
+    prompts = prompts_table().select("prompt_id", "prompt", "messages").head(3).with_columns(prompt=pl.Series(["1+1=", "123+456=", "1+10="]))
+    lengths = [len(encode_prompt(policy.tokenizer, prompt, None)) for prompt in prompts["prompt"]]
+    assert lengths == [5, 9, 6]
+    check_context(policy, prompts, 11)
+    with pytest.raises(ValueError, match=rf"prompt {prompts['prompt_id'][1]} has 9 tokens; with rollout.max_new_tokens \(12\) .* the 20 the model takes"):
+        check_context(policy, prompts, 12)
+    check_context(policy, prompts[[0, 2]], 14)
 
 
 def test_fewer_train_prompts_than_a_step_takes_are_refused(tmp_path: Path) -> None:
@@ -319,7 +395,7 @@ def test_fewer_train_prompts_than_a_step_takes_are_refused(tmp_path: Path) -> No
 
 
 def test_prompts_and_completions_that_do_not_fit_into_the_model_are_refused(files: Files) -> None:
-    config = replace(tiny_config(), model=replace(TINY, path=str(files.start)))
+    config = replace(tiny_config(), model=ModelConfig(path=str(files.start), device="cpu", num_threads=1))
     with pytest.raises(ValueError, match=r"has 6 tokens; with rollout.max_new_tokens \(43\) that is more than the 48 the model takes"):
         start(files, with_rollout(config, max_new_tokens=43))
     start(files, with_rollout(config, max_new_tokens=42))

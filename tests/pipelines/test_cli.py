@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import click
 import polars as pl
@@ -20,10 +19,11 @@ from rich.console import Console
 from assets.paths import Paths
 from grpo_core.config import GrpoConfig, PromptsConfig, RunConfig
 from grpo_core.prompts import wrapped
-from pipelines.cli import main
+from pipelines.cli import main, visible
 from pipelines.summary import counts, evidence, next_steps, optimizer_steps, places
 from pipelines.ui import Server, ServerError, log_path, running, servers, wait_for_end
 from tests.pipelines.checkouts import ROOT
+from tests.pipelines.toy_project import NUMBERS
 
 COMMANDS = sorted(main.commands)
 
@@ -106,17 +106,6 @@ def test_derived_counts_are_the_products_they_claim_to_be() -> None:
     assert "960 = 2.00 epochs over 480 train prompts" in text
 
 
-NUMBERS: dict[str, Any] = {
-    "num_prompts": 500, "samples_per_prompt": 4, "metric": "exact_answer", "temperature": 1.0,
-    "reference_accuracy": 0.43, "reference_accuracy_low": 0.39, "reference_accuracy_high": 0.474,
-    "policy_accuracy": 0.99, "policy_accuracy_low": 0.977, "policy_accuracy_high": 0.996,
-    "difference": 0.56, "difference_low": 0.515, "difference_high": 0.604,
-    "mean_at_k_difference": 0.51, "mean_at_k_difference_low": 0.48, "mean_at_k_difference_high": 0.54,
-    "reference_mean_at_k": 0.45, "policy_mean_at_k": 0.96, "reference_pass_at_k": 0.8, "policy_pass_at_k": 1.0,
-    "reference_mean_length": 19.25, "policy_mean_length": 34.5, "kl_token_mean": 0.0512, "kl_sequence_sum": 1.766,
-}  # fmt: skip
-
-
 def test_the_evidence_is_a_table_with_intervals() -> None:
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown(evidence(NUMBERS, "default")).splitlines() if line.startswith("│")]
     assert rows == [
@@ -151,13 +140,19 @@ def test_a_prompt_is_wrapped_as_training_prompts_are() -> None:
     assert wrapped("2+2", chat) == ("2+2?", [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}])
 
 
+def test_a_model_cannot_steer_the_terminal() -> None:
+    assert visible("<think>\tä\n1</think>") == "<think>\tä\n1</think>"
+    assert visible("a\x1b]0;title\x07\x1b[2Jb\rc\x9bd") == "a\\x1b]0;title\\x07\\x1b[2Jb\\rc\\x9bd"
+
+
 @pytest.mark.parametrize("option", ["--port", "--mlflow-port"])
 def test_a_taken_port_names_the_option_that_chooses_another(checkout: Path, option: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = grpo(checkout, "ui", option, str(port))
+        ports = {"--port": str(free_port()), option: str(port)}
+        result = grpo(checkout, "ui", *[part for pair in ports.items() for part in pair])
     assert (result.returncode, result.stdout) == (1, "")
     assert (
         f"port {port} for {'Dagster' if option == '--port' else 'MLflow'} cannot be used (Address already in use): choose another with {option}"

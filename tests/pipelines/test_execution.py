@@ -13,7 +13,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from pipelines.dead_runs import HOST_TAG, release_dead_runs, runs_at_work
+from pipelines.dead_runs import HOST_TAG, KERNEL_TAG, host_tags, release_dead_runs, runs_at_work
 from pipelines.definitions import run_job
 from pipelines.environment import environment
 from pipelines.execution import narrate, warning_text
@@ -23,7 +23,7 @@ from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, make_project, toy_
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 
-RUN = "import sys; from pathlib import Path; from pipelines.definitions import run_job; sys.exit(not run_job(Path.cwd(), 'default'))"
+RUN = "import sys; from pathlib import Path; from pipelines.definitions import run_job; sys.exit(not run_job(Path.cwd(), 'default').success)"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_run_that_was_killed_outright_is_marked_failed_and_blocks_nobody(root:
     killed.kill()
     killed.communicate()
     wait_until_left(root)
-    assert run_job(root, "default", instance=instance)
+    assert run_job(root, "default", instance=instance).success
     dead = instance.get_run_by_id(holder)
     assert dead is not None and dead.status is dg.DagsterRunStatus.FAILURE
     assert runs_at_work(instance, POOL) == []
@@ -76,11 +76,44 @@ def test_a_run_that_was_killed_outright_is_marked_failed_and_blocks_nobody(root:
 def test_a_run_of_another_machine_is_never_judged(root: Path, instance: dg.DagsterInstance) -> None:
     killed = start_run(root)
     (holder,) = runs_at_work(instance, POOL)
-    instance.add_run_tags(holder, {HOST_TAG: "another.machine"})
+    instance.add_run_tags(holder, {HOST_TAG: "another.machine", KERNEL_TAG: "another boot"})
     killed.kill()
     killed.communicate()
     assert release_dead_runs(instance, POOL) == []
     assert runs_at_work(instance, POOL) == [holder]
+    # The same machine, whose name has changed since.
+    instance.add_run_tags(holder, {KERNEL_TAG: host_tags()[KERNEL_TAG]})
+    assert release_dead_runs(instance, POOL) == [holder]
+
+
+def test_a_run_from_before_the_machine_last_started_is_dead(root: Path, instance: dg.DagsterInstance) -> None:
+    run = start_run(root)
+    (holder,) = runs_at_work(instance, POOL)
+    # Another process may have the same number after a boot; here it is the run itself.
+    instance.add_run_tags(holder, {KERNEL_TAG: "00000000-0000-0000-0000-000000000000 pid:[1]"})
+    assert release_dead_runs(instance, POOL) == [holder]
+    run.kill()
+    run.communicate()
+
+
+GRPO = "import pipelines.cli; from pathlib import Path; pipelines.cli.checkout = Path.cwd; pipelines.cli.main()"
+
+
+def test_a_run_shows_its_counts_first_and_its_evidence_even_when_a_later_stage_fails(root: Path) -> None:
+    env = {**toy_environment(root), "TOY_BLIND_REVIEW_SET": "fail"}
+    run = subprocess.run([sys.executable, "-c", GRPO, "run"], cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "the run failed" in run.stderr
+    assert run.stdout.index("completions a step") < run.stdout.index("making prompts") < run.stdout.index("Held-out evaluation of 'default'")
+    (root / "assets" / "prompts.py").write_text('"""Other code."""\n', encoding="utf-8")
+    failed = subprocess.run([sys.executable, "-c", GRPO, "run"], cwd=root, env={**env, "TOY_PROMPTS": "fail"}, capture_output=True, text=True, check=False)
+    assert (failed.returncode, "Held-out evaluation" in failed.stdout) == (1, False)
+
+
+def test_resume_state_goes_once_dvc_keeps_the_outputs(root: Path, instance: dg.DagsterInstance) -> None:
+    assert run_job(root, "default", instance=instance).success
+    assert (root / "data/grpo_checkpoint/default/manifest.json").is_file()
+    assert list((root / ".work/grpo_checkpoint/default").iterdir()) == []
 
 
 def test_ctrl_c_ends_the_run_and_its_stage(root: Path, instance: dg.DagsterInstance) -> None:

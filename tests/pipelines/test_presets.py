@@ -34,6 +34,22 @@ def test_a_preset_changes_values_and_keeps_every_comment(root: Path) -> None:
     assert changed[0][0].split("#")[1] == changed[0][1].split("#")[1]
 
 
+def test_nothing_of_an_earlier_preset_stays_in_a_section_that_a_later_one_has(root: Path) -> None:
+    for name in ("smollm2_gsm8k", "smollm2_chain_sum"):
+        changes = apply_preset(root, ROOT / "params" / f"{name}.yaml")
+    prompts = experiments(root)["default"].prompts
+    assert (prompts.heldout_path, prompts.answer_pattern, prompts.task) == ("", "", "chain_sum")
+    assert "prompts.heldout_path: 'data/raw/gsm8k/test.jsonl' -> ''" in changes
+
+
+def test_a_section_that_params_lacks_is_made(root: Path) -> None:
+    (root / "params.yaml").write_text("rollout:\nexperiments:\n  default: {}\n")
+    preset = root / "mine.yaml"
+    preset.write_text("grpo: {group_size: 4}\nrollout: {batch_size: 3}\nexperiments: {small: {grpo: {group_size: 2}}}\n")
+    assert apply_preset(root, preset) == ["grpo.group_size: 4 (new)", "rollout.batch_size: 3 (new)", "experiments.small: {'grpo': {'group_size': 2}} (new)"]
+    assert {name: config.grpo.group_size for name, config in experiments(root).items()} == {"default": 4, "small": 2}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -92,7 +92,7 @@ def test_shell_runs_are_reported_once_and_leave_nothing_stale(root: Path, instan
 
 
 def test_a_dagster_run_and_a_shell_run_are_the_same_results(root: Path, instance: dg.DagsterInstance, capfd: pytest.CaptureFixture[str]) -> None:
-    assert run_job(root, "default", instance=instance)
+    assert run_job(root, "default", instance=instance).success
     assert stale_assets(root, instance) == {}
     assert "up to date" in dvc(root, "status")
     assert sync(root, instance) == []
@@ -115,7 +115,7 @@ def test_a_dagster_run_and_a_shell_run_are_the_same_results(root: Path, instance
 
 def test_a_violated_contract_fails_the_run_and_is_shown_on_the_asset(root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_GRPO_CHECKPOINT", "violate rewards")
-    assert not run_job(root, "default", instance=instance)
+    assert not run_job(root, "default", instance=instance).success
     violated = evaluation(instance, "rewards", "contract")
     assert violated is not None and not violated.passed
     assert "| 4 | nan |" in str(violated.metadata["violations"].value)
@@ -135,5 +135,5 @@ def test_an_old_contract_is_not_taken_for_the_outcome_of_a_run_that_failed_earli
     validation.write_text(json.dumps({"noun": "prompts", "success": True, "num_rows": 1, "summary": "", "expectations": []}))
     os.utime(validation, (1, 1))
     monkeypatch.setenv("TOY_PROMPTS", "fail")
-    assert not run_job(root, "default", instance=instance)
+    assert not run_job(root, "default", instance=instance).success
     assert evaluation(instance, "prompts", "contract") is None

@@ -10,7 +10,18 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.tracking import EXPERIMENT_TAG, RUN_KEY_TAG, SUPERSEDED_TAG, MlflowSink, flatten, open_run, provenance_tags, tracking_uri
+from pipelines.tracking import (
+    EXPERIMENT_TAG,
+    RUN_KEY_TAG,
+    SUPERSEDED_TAG,
+    MlflowSink,
+    flatten,
+    open_run,
+    page_address,
+    port_file,
+    provenance_tags,
+    tracking_uri,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 Opener = Callable[[], MlflowSink]
@@ -250,3 +261,13 @@ def test_the_url_and_the_tags_name_the_run_and_its_sources(reopen: Opener) -> No
     assert provenance_tags("abc", dirty=True, hashes={"data/prompts": "d1"}) == {
         "mlflow.source.git.commit": "abc", "grpo.git.commit": "abc", "grpo.git.dirty": "true", "grpo.dvc.data/prompts": "d1",
     }  # fmt: skip
+
+
+def test_links_point_at_the_tracking_server_or_at_the_page_that_was_opened_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert page_address(tmp_path) == "http://127.0.0.1:5000"
+    port_file(tmp_path).parent.mkdir()
+    port_file(tmp_path).write_text("5050\n")
+    assert page_address(tmp_path) == "http://127.0.0.1:5050"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://me:secret@mlflow.example.org:8443/team")
+    assert page_address(tmp_path) == "https://mlflow.example.org:8443/team"

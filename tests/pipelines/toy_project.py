@@ -1,10 +1,12 @@
 """A checkout with the real dvc.yaml, params.yaml and Git and DVC settings, whose stages write a line of text instead of training."""
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from pipelines.code_deps import declared_files, rewritten
 from pipelines.environment import environment
@@ -14,6 +16,17 @@ SETTINGS = ("params.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.git
 
 THIRD_PARTY_WARNINGS = ("ignore:_NoneStep.value will soon raise:DeprecationWarning",)
 """pygtrie deprecated what DVC 3.67 still calls when it builds its graph."""
+
+NUMBERS: dict[str, Any] = {
+    "num_prompts": 500, "samples_per_prompt": 4, "metric": "exact_answer", "temperature": 1.0,
+    "reference_accuracy": 0.43, "reference_accuracy_low": 0.39, "reference_accuracy_high": 0.474,
+    "policy_accuracy": 0.99, "policy_accuracy_low": 0.977, "policy_accuracy_high": 0.996,
+    "difference": 0.56, "difference_low": 0.515, "difference_high": 0.604,
+    "mean_at_k_difference": 0.51, "mean_at_k_difference_low": 0.48, "mean_at_k_difference_high": 0.54,
+    "reference_mean_at_k": 0.45, "policy_mean_at_k": 0.96, "reference_pass_at_k": 0.8, "policy_pass_at_k": 1.0,
+    "reference_mean_length": 19.25, "policy_mean_length": 34.5, "kl_token_mean": 0.0512, "kl_sequence_sum": 1.766,
+}  # fmt: skip
+"""A held-out summary."""
 
 STAGE = """
 import json, os, sys
@@ -70,11 +83,16 @@ elif noun == "grpo_checkpoint":
     write(f"rollout_batches/{experiment}/rollouts.parquet", "rollouts" + made)
     write(f"rewards/{experiment}/rewards.parquet", "rewards" + made)
     write(f"grpo_checkpoint/{experiment}/weights", "weights" + made)
+    write(f"grpo_checkpoint/{experiment}/manifest.json", '{"run_key": "toy"}')
+    from pipelines.lock import folder_md5
+    work = root / ".work/grpo_checkpoint" / experiment / "toy"
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "finished").write_text(folder_md5(root / "data/grpo_checkpoint" / experiment))
     violated += validation("rollout_batches") + validation("rewards")
 elif noun == "heldout_eval":
     made = read(f"run_config/{experiment}/heldout_eval.json", f"grpo_checkpoint/{experiment}/weights")
     write(f"heldout_eval/{experiment}/completions.parquet", made)
-    write(f"heldout_eval/{experiment}/summary.json", json.dumps({"difference": 0.5}))
+    write(f"heldout_eval/{experiment}/summary.json", (root / "summary.json").read_text())
     violated += validation("heldout_eval")
 elif noun == "blind_review_set":
     made = read(f"run_config/{experiment}/blind_review_set.json", f"heldout_eval/{experiment}/completions.parquet")
@@ -96,7 +114,10 @@ def make_project(root: Path) -> Path:
     (root / "assets").mkdir()
     for stage in own_code:
         (root / "assets" / f"{stage}.py").write_text(f'"""The toy noun {stage}."""\n', encoding="utf-8")
+    (root / "reward_functions").mkdir()
+    (root / "reward_functions" / "mine.py").write_text('"""Nothing yet."""\n', encoding="utf-8")
     (root / "toy_stage.py").write_text(STAGE, encoding="utf-8")
+    (root / "summary.json").write_text(json.dumps(NUMBERS), encoding="utf-8")
     git(root, "init", "--quiet")
     git(root, "add", "--all")
     git(root, "commit", "--quiet", "--message", "toy")
