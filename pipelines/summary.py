@@ -38,7 +38,7 @@ def evidence(numbers: Mapping[str, float], experiment: str) -> Table:
         f"{numbers['policy_mean_at_k']:.3f}",
         _interval(numbers, "mean_at_k_difference", sign="+"),
     )
-    table.add_row(f"pass@{k}", *_pair(numbers, "pass_at_k", ".3f"))
+    table.add_row(f"pass@{int(numbers['pass_k'])}", *_pair(numbers, "pass_at_k", ".3f"))
     table.add_row("mean length", *_pair(numbers, "mean_length", ".1f"))
     table.add_row("KL, nats a token", "", f"{numbers['kl_token_mean']:.4f}", "")
     table.add_row("KL, nats a completion", "", f"{numbers['kl_sequence_sum']:.3f}", "")
