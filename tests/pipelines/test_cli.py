@@ -111,7 +111,7 @@ def test_the_evidence_is_a_table_with_intervals() -> None:
     assert rows == [
         ["greedy accuracy", "0.430 [0.390, 0.474]", "0.990 [0.977, 0.996]", "+0.560 [+0.515, +0.604]"],
         ["mean@4, temperature 1", "0.450", "0.960", "+0.510 [+0.480, +0.540]"],
-        ["pass@4", "0.800", "1.000", "+0.200"],
+        ["pass@2", "0.800", "1.000", "+0.200"],
         ["mean length", "19.2", "34.5", "+15.2"],
         ["KL, nats a token", "", "0.0512", ""],
         ["KL, nats a completion", "", "1.766", ""],

@@ -18,7 +18,7 @@ THIRD_PARTY_WARNINGS = ("ignore:_NoneStep.value will soon raise:DeprecationWarni
 """pygtrie deprecated what DVC 3.67 still calls when it builds its graph."""
 
 NUMBERS: dict[str, Any] = {
-    "num_prompts": 500, "samples_per_prompt": 4, "metric": "exact_answer", "temperature": 1.0,
+    "num_prompts": 500, "samples_per_prompt": 4, "pass_k": 2, "metric": "exact_answer", "temperature": 1.0,
     "reference_accuracy": 0.43, "reference_accuracy_low": 0.39, "reference_accuracy_high": 0.474,
     "policy_accuracy": 0.99, "policy_accuracy_low": 0.977, "policy_accuracy_high": 0.996,
     "difference": 0.56, "difference_low": 0.515, "difference_high": 0.604,
