@@ -23,7 +23,13 @@ from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, make_project, toy_
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 
-RUN = "import sys; from pathlib import Path; from pipelines.definitions import run_job; sys.exit(not run_job(Path.cwd(), 'default').success)"
+RUN = """
+import sys
+from pathlib import Path
+from pipelines.definitions import run_job
+outcome = run_job(Path.cwd(), "default")
+sys.exit(130 if outcome.interrupted else not outcome.success)
+"""
 
 
 @pytest.fixture
@@ -120,7 +126,7 @@ def test_ctrl_c_ends_the_run_and_its_stage(root: Path, instance: dg.DagsterInsta
     run = start_run(root)
     run.send_signal(signal.SIGINT)
     _, said = run.communicate(timeout=60)
-    assert run.returncode == 1
+    assert run.returncode == 130
     assert "prompts failed after" in said
     assert "sft_checkpoint" not in said
     assert "Traceback" not in said.partition("prompts failed")[2]
