@@ -8,6 +8,8 @@ from grpo_core.config import nearest
 from grpo_core.prompt_files import PromptFile, PromptsError, place, shown
 
 SPLITS = ("sft", "train", "select", "heldout")
+OTHER_NAMES = {"test": "heldout", "eval": "heldout", "validation": "select", "valid": "select", "val": "select", "dev": "select", "training": "train"}
+"""What data sets call their splits → what they are called here."""
 ROLES = ("system", "user", "assistant", "tool")
 
 Message = dict[str, str]
@@ -121,10 +123,16 @@ def check_ids(file: PromptFile, column: str) -> None:
     file.refuse(f"ids in column {column!r} appear twice", faults, "give every row an id of its own, or set prompts.id_column to '' if it is no id")
 
 
+def _meant_split(name: str) -> str:
+    """A hint; never that somebody's test set be trained on because the names look alike."""
+    ours = OTHER_NAMES.get(name.casefold())
+    return f"here it is called {ours!r}" if ours else nearest(name, list(SPLITS))
+
+
 def splits(file: PromptFile, column: str) -> list[str]:
     """The column's splits, every one a known name."""
     values = texts(file, column)
-    faults = [(i, f"split {value!r}: {nearest(value or '', list(SPLITS))}") for i, value in enumerate(values) if value not in SPLITS]
+    faults = [(i, f"split {value!r}: {_meant_split(value or '')}") for i, value in enumerate(values) if value not in SPLITS]
     remedy = f"use {', '.join(SPLITS)} (a test set is heldout, a validation set is select), or set prompts.split_column to '' to split by hash"
     file.refuse(f"unknown splits in column {column!r}", faults, remedy)
     return [str(value) for value in values]

@@ -345,6 +345,11 @@ def test_an_unknown_split_names_the_nearest(tmp_path: Path) -> None:
     assert "my.jsonl line 3: split None" in message
 
 
+def test_a_test_split_is_called_heldout_and_never_taken_for_another(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "my.jsonl", [{"prompt": "a", "answer": "1", "split": "test"}])
+    assert "split 'test': here it is called 'heldout'" in one_error(path)
+
+
 def test_an_sft_row_needs_a_demonstration(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "my.jsonl", [{"prompt": "a", "answer": "1", "split": "sft"}])
     assert "sft rows without a demonstration" in one_error(path)
