@@ -3,12 +3,16 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from assets.page import Chart, Metadata, Progress, ProgressCallback
 from assets.paths import Paths
 from grpo_core.config import RunConfig
+
+if TYPE_CHECKING:
+    from grpo_core.loop import Files
 
 
 def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, should_stop: Callable[[], bool]) -> None:
@@ -19,14 +23,14 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
         speed = {name: value for name, value in report.timings.items() if name != "timestamp_ms"}
         on_progress(Progress(report.step, config.grpo.steps, {**report.metrics, **speed}, report.checkpointed))
 
-    train(_files(paths, config), config, on_step=on_step, should_stop=should_stop)
+    train(_files(paths), config, on_step=on_step, should_stop=should_stop)
 
 
 def run_key(paths: Paths, config: RunConfig) -> str:
     """What names the run: its configuration, inputs and code."""
     from grpo_core.loop import run_key as key
 
-    return key(_files(paths, config), config)
+    return key(_files(paths), config)
 
 
 def work_folder(paths: Paths, config: RunConfig) -> Path:
@@ -39,14 +43,19 @@ def work_folder(paths: Paths, config: RunConfig) -> Path:
 
 def finished_work_folder(paths: Paths) -> Path:
     """Where the run that the trained policy came from kept its resume state, by the key in the policy's manifest."""
-    return _work(paths) / str(json.loads((paths.grpo_checkpoint / "manifest.json").read_text(encoding="utf-8"))["run_key"])
+    return _work(paths) / finished_run_key(paths)
+
+
+def finished_run_key(paths: Paths) -> str:
+    """The key that the trained policy's manifest names its run by."""
+    return str(json.loads((paths.grpo_checkpoint / "manifest.json").read_text(encoding="utf-8"))["run_key"])
 
 
 def _work(paths: Paths) -> Path:
     return paths.work / "grpo_checkpoint" / paths.experiment
 
 
-def _files(paths: Paths, config: RunConfig):  # type: ignore[no-untyped-def]
+def _files(paths: Paths) -> "Files":
     from grpo_core.loop import Files
 
     return Files(

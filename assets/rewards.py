@@ -5,8 +5,8 @@ import polars as pl
 from assets.contracts import Expectation, Outcome, Validation, fact, validate
 from assets.page import Chart, Metadata, Table
 from assets.paths import Paths
+from assets.rollout_batches import KEYS
 
-KEYS = ("step", "group", "prompt_id", "completion_index")
 SHOWN = ("step", "prompt_id", "text", "reward", "advantage", "length")
 
 

@@ -4,7 +4,7 @@ import json
 
 import polars as pl
 
-from assets.contracts import Expectation, Validation, fact, validate
+from assets.contracts import Expectation, Outcome, Validation, fact, validate
 from assets.page import Chart, Metadata, Table
 from assets.paths import Paths
 
@@ -31,7 +31,7 @@ def check(paths: Paths) -> Validation:
     return validate("rollout_batches", frame.drop("prompt_token_ids"), contract(paths), KEYS, facts(frame, pl.read_parquet(paths.prompts), trained))
 
 
-def facts(frame: pl.DataFrame, prompts: pl.DataFrame, num_steps: int) -> list:
+def facts(frame: pl.DataFrame, prompts: pl.DataFrame, num_steps: int) -> list[Outcome]:
     """What holds of groups, steps and lists: computed here, since it is not a matter of one row's value."""
     train = prompts.filter(pl.col("split") == "train").select("prompt_id")
     logprobs = pl.col("sampling_logprobs")

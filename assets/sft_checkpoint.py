@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 
 import polars as pl
 
@@ -37,10 +39,9 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
         "parents": {"prompts": file_sha256(paths.prompts), "model": config.model.path or "embedded"},
     }
 
-    def write(folder) -> None:  # type: ignore[no-untyped-def]
+    def write(folder: Path) -> None:
         save_model(language_model, folder)
-        lines = (json.dumps({"step": s.step, "loss": s.loss, "learning_rate": s.learning_rate, "grad_norm": s.grad_norm}) for s in history)
-        (folder / HISTORY).write_text("".join(line + "\n" for line in lines))
+        (folder / HISTORY).write_text("".join(json.dumps(asdict(done)) + "\n" for done in history))
 
     write_folder(paths.sft_checkpoint, write, facts)
 

@@ -44,7 +44,12 @@ def write_folder(folder: Path, write: Callable[[Path], None], facts: Mapping[str
     shutil.rmtree(retired, ignore_errors=True)
 
 
-def write_file(path: Path, write: Callable[[Path], None]) -> None:
+def write_text(path: Path, text: str) -> None:
+    """Make `path` hold `text`, all of it or nothing."""
+    write_file(path, lambda partial: partial.write_text(text))
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Make `path` hold what `write` puts there, all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")

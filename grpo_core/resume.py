@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from grpo_core.checkpoint import BrokenFolder, read_manifest, sync, write_file, write_folder
+from grpo_core.checkpoint import BrokenFolder, read_manifest, sync, write_folder, write_text
 from grpo_core.kl_control import KlController
 from grpo_core.ledger import Shards
 
@@ -127,7 +127,7 @@ class WorkFolder:
         for path in (self.metrics, self.timings):
             lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= last]
-            write_file(path, lambda partial, kept=kept: _write_text(partial, "".join(kept)))  # type: ignore[misc]
+            write_text(path, "".join(kept))
         return point
 
     def _checkpoint(self, step: int) -> Path:
@@ -147,7 +147,3 @@ def _own_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
             seen.add(weight.data_ptr())
             weights[name] = weight
     return weights
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import polars as pl
 import torch
-from jaxtyping import Float64
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -140,7 +139,7 @@ def train_step(trainer: Trainer, step: int) -> StepResult:
     }
     move_controller(trainer, metrics)
     rollouts = rollout_rows(batch)
-    earned = (_flat(signal.shaped), _flat(signal.advantages), _flat(signal.clipped))
+    earned = (signal.shaped.flatten().tolist(), signal.advantages.flatten().tolist(), signal.clipped.flatten().tolist())
     return StepResult(metrics, rollouts, reward_rows(rollouts, scores.by_function, scores.totals, *earned, trainer.reward_code_hash))
 
 
@@ -257,7 +256,3 @@ def evaluate_select(trainer: Trainer) -> dict[str, float]:
             weights=config.rewards,
         )
     return {"eval/select_accuracy": sum(rows["correct"]) / len(rows), "eval/select_length": sum(rows["length"]) / len(rows)}
-
-
-def _flat(values: Float64[Tensor, "P G"]) -> list[float]:
-    return [float(value) for value in values.flatten()]

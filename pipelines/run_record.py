@@ -8,8 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
+from assets.grpo_checkpoint import finished_run_key
 from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
+from assets.rollout_batches import KEYS
 from grpo_core.config import SECTIONS, RunConfig, section_values
 from pipelines.lock import read_lock
 from pipelines.provenance import git_state
@@ -112,15 +114,9 @@ def _keep_address(sink: MlflowSink, paths: Paths) -> None:
 
 def training_samples(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
     """A few completions of the first and of the last step with what they earned: what was learned, side by side."""
-    keys = ["step", "group", "prompt_id", "completion_index"]
-    rows = rollouts.join(rewards.select(*keys, "reward", "advantage"), on=keys, maintain_order="left")
+    rows = rollouts.join(rewards.select(*KEYS, "reward", "advantage"), on=KEYS, maintain_order="left")
     ends = [rows.filter(pl.col("step") == step).head(SAMPLES) for step in sorted({rows["step"].min(), rows["step"].max()})]  # type: ignore[type-var]
     return pl.concat(ends).select("step", "prompt_id", "text", "length", "finish_reason", "reward", "advantage")
-
-
-def finished_run_key(paths: Paths) -> str:
-    """The key that the trained policy's manifest names its run by."""
-    return str(json.loads((paths.grpo_checkpoint / "manifest.json").read_text(encoding="utf-8"))["run_key"])
 
 
 def _open(paths: Paths, config: RunConfig, run_key: str) -> MlflowSink:
