@@ -2,17 +2,20 @@
 
 import os
 import socket
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
 
-from pipelines.processes import living_processes
+from pipelines.processes import RUN_ID, end, living_processes, processes_with
 
 HOST_TAG = "grpo/host"
 """Where a run works: its processes can only be looked for there."""
 KERNEL_TAG = "grpo/boot_and_pid_namespace"
 """The boot of the machine and the namespace of process numbers that a run works in."""
 CLOCK_SLACK_SECONDS = 5.0
+LEFTOVER_SECONDS = 90.0
+"""A training step and a checkpoint must fit in here."""
 
 
 def host_tags() -> dict[str, str]:
@@ -21,9 +24,13 @@ def host_tags() -> dict[str, str]:
 
 
 def release_dead_runs(instance: dg.DagsterInstance, pool: str) -> list[str]:
-    """Mark as failed every run that holds or awaits a slot of `pool` but has no living process on this machine, and free its slot; their ids."""
+    """Mark as failed every run that holds or awaits a slot of `pool` but has no living process on this machine, and free its slot; their ids.
+
+    A stage hears of its run's death by a signal and ends; one that did not is stopped here: it would hold DVC's lock.
+    """
     dead = [run for run in _holders(instance, pool) if run.is_finished or _is_dead(instance, run)]
     for run in dead:
+        end(partial(processes_with, RUN_ID, run.run_id), LEFTOVER_SECONDS)
         if not run.is_finished:
             instance.report_run_failed(run, "its process is gone: the machine stopped, or the process was killed outright")
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)

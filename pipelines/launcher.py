@@ -21,7 +21,7 @@ from dagster._core.pipes.context import build_external_execution_context_data  #
 from dagster_pipes import PipesDefaultMessageWriter, PipesParams
 
 from pipelines.environment import environment
-from pipelines.processes import Group
+from pipelines.processes import RUN_ID, Group
 
 GRACE_SECONDS = 90.0
 """A training step and a checkpoint must fit in here when a run is cancelled."""
@@ -156,7 +156,8 @@ def run_stage(
     the stage is asked to stop and everything it started has ended before the failure is raised, which forbids a retry.
     """
     with pipes_session(context.op_execution_context) as session:
-        group = Group(command, cwd=root, env={**environment(root, os.environ), **session.get_bootstrap_env_vars()}, dropped=DVC_CHATTER)
+        env = {**environment(root, os.environ), **session.get_bootstrap_env_vars(), RUN_ID: context.run.run_id}
+        group = Group(command, cwd=root, env=env, dropped=DVC_CHATTER)
         observations = Observations(context, session, asset, observe_every)
         try:
             while (status := group.poll()) is None:

@@ -10,11 +10,13 @@ import termios
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+RUN_ID = "GRPO_RUN_ID"
+"""Environment variable: the run that started a stage; it finds the stage's processes when the run's own are gone."""
 TERMINAL = "GRPO_TERMINAL"
 """Environment variable: width of the terminal that a person watches, set by `terminal_for_stages`; stages then draw bars instead of lines."""
 NARROWEST, USUAL = 40, 100
@@ -62,6 +64,29 @@ def living_processes() -> set[Process]:
             if fields[0] not in "ZX":
                 found.add(Process(pid=int(path.parent.name), started=int(fields[19]), parent=int(fields[1]), group=int(fields[2])))
     return found
+
+
+def processes_with(variable: str, value: str) -> set[Process]:
+    """Living processes that were started with this environment variable, wherever their parents are."""
+    wanted, found = f"{variable}={value}".encode(), set()
+    for process in living_processes():
+        with suppress(OSError):  # it ended meanwhile, or is another user's
+            if wanted in Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0"):
+                found.add(process)
+    return found
+
+
+def end(members: Callable[[], set[Process]], grace: float) -> None:
+    """SIGINT to every one of `members`, and SIGTERM and SIGKILL to what is left after `grace` seconds and more; returns when none lives."""
+    for number, patience in STOPPING:
+        for process in members():
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+        deadline = time.monotonic() + (grace if patience is None else patience)
+        while time.monotonic() < deadline:
+            if not members():
+                return
+            time.sleep(0.05)
 
 
 class Tee:
@@ -136,15 +161,7 @@ class Group:
 
     def stop(self, grace: float) -> None:
         """SIGINT, and SIGTERM and SIGKILL to what is left after `grace` seconds and more; returns when nothing of the group lives."""
-        for number, patience in STOPPING:
-            for process in self._members():
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, number)
-            deadline = time.monotonic() + (grace if patience is None else patience)
-            while time.monotonic() < deadline:
-                if not self._members():
-                    return
-                time.sleep(0.05)
+        end(self._members, grace)
 
     def _members(self) -> set[Process]:
         """Living members of the process group, and descendants that left it for a session of their own (torchrun's ranks do)."""

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
-import psutil
 import pytest
 
 from pipelines.dead_runs import HOST_TAG, KERNEL_TAG, host_tags, release_dead_runs, runs_at_work
@@ -18,6 +17,7 @@ from pipelines.definitions import run_job
 from pipelines.environment import environment
 from pipelines.execution import narrate, warning_text
 from pipelines.params import ROOT
+from pipelines.processes import RUN_ID
 from pipelines.stage_assets import POOL
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, make_project, toy_environment
 
@@ -47,14 +47,6 @@ def instance(root: Path) -> Iterator[dg.DagsterInstance]:
         yield found
 
 
-def wait_until_left(root: Path) -> None:
-    """Until nothing works in `root`: the killed run's stage hears of its parent's death a moment later, and holds DVC's lock till then."""
-    deadline = time.monotonic() + 30
-    while any(process.info["cwd"] == str(root) for process in psutil.process_iter(["pid", "cwd"]) if process.pid != os.getpid()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def start_run(root: Path) -> subprocess.Popen[str]:
     """The lifecycle in a process of its own, at work in its first stage."""
     env = {**toy_environment(root), "TOY_PROMPTS": "sleep"}
@@ -72,11 +64,29 @@ def test_a_run_that_was_killed_outright_is_marked_failed_and_blocks_nobody(root:
     assert release_dead_runs(instance, POOL) == []  # it lives
     killed.kill()
     killed.communicate()
-    wait_until_left(root)
     assert run_job(root, "default", instance=instance).success
     dead = instance.get_run_by_id(holder)
     assert dead is not None and dead.status is dg.DagsterRunStatus.FAILURE
     assert runs_at_work(instance, POOL) == []
+
+
+def test_what_a_dead_run_left_at_work_is_stopped(root: Path, instance: dg.DagsterInstance) -> None:
+    killed = start_run(root)
+    (holder,) = runs_at_work(instance, POOL)
+    deaf = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print(flush=True); time.sleep(120)"
+    left = subprocess.Popen([sys.executable, "-c", deaf], env={**os.environ, RUN_ID: holder}, stdout=subprocess.PIPE)
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"], env={**os.environ, RUN_ID: "another run"})
+    assert left.stdout is not None
+    left.stdout.readline()
+    killed.kill()
+    killed.communicate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.dead_runs.LEFTOVER_SECONDS", 0.2)
+        assert release_dead_runs(instance, POOL) == [holder]
+    assert (left.wait(timeout=5), other.poll()) == (-signal.SIGTERM, None)
+    other.kill()
+    other.wait()
+    left.stdout.close()
 
 
 def test_a_run_of_another_machine_is_never_judged(root: Path, instance: dg.DagsterInstance) -> None:
