@@ -1,54 +1,20 @@
 """`grpo`: the one command-line program. Every command works on the checkout that the current folder lies in."""
 
-import os
 import sys
-import unicodedata
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import click
 
 from assets.paths import Paths
-from grpo_core.config import ConfigError
-from pipelines.environment import prepare_environment, prepare_libraries
-from pipelines.params import ROOT, choose_experiment, experiments, find_root
+from pipelines.commands.common import checkout, clear_errors, experiment_option, visible
+from pipelines.environment import prepare_libraries
+from pipelines.params import choose_experiment, experiments
 from pipelines.reward_code import check_reward_functions
 from pipelines.signals import stop_at_once
 from pipelines.tracking import DEFAULT_PORT
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
-    """One line on stderr and exit status 1 for what a person can mend; GRPO_TRACEBACK=1 shows where it came from."""
-
-    @wraps(command)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return command(*args, **kwargs)
-        except (ValueError, OSError) as error:
-            if os.environ.get("GRPO_TRACEBACK") == "1":
-                raise
-            raise click.ClickException(str(error)) from error
-
-    return wrapped
-
-
-def checkout() -> Path:
-    """The root of the checkout we are in, with its environment in force; refuses to mix one checkout's code with another's data."""
-    root = find_root(Path.cwd())
-    if root != ROOT:
-        raise ConfigError(f"this `grpo` runs the code in {ROOT}, but the current folder belongs to {root}: use {root}/.venv/bin/grpo (`make install` there)")
-    prepare_environment(root)
-    return root
-
-
-experiment_option = click.option("--experiment", default="default", show_default=True, metavar="NAME", help="Experiment of params.yaml.")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -224,11 +190,6 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
     length = max_new_tokens or config.rollout.max_new_tokens
     for text in completions(checkpoint, prompt, config, num=1 if temperature == 0 else num, temperature=temperature, max_new_tokens=length, seed=seed):
         click.echo(visible(text))
-
-
-def visible(text: str) -> str:
-    """`text` with control characters spelt out, all but line ends and tabs: a model must not steer the terminal."""
-    return "".join(ascii(char)[1:-1] if unicodedata.category(char) in ("Cc", "Cs") and char not in "\n\t" else char for char in text)
 
 
 def num_train_prompts(paths: Paths) -> int | None:

@@ -19,7 +19,8 @@ from rich.console import Console
 from assets.paths import Paths
 from grpo_core.config import GrpoConfig, PromptsConfig, RunConfig
 from grpo_core.prompts import wrapped
-from pipelines.cli import main, visible
+from pipelines.cli import main
+from pipelines.commands.common import visible
 from pipelines.summary import counts, evidence, next_steps, optimizer_steps, places
 from pipelines.ui import Server, ServerError, log_path, running, servers, wait_for_end
 from tests.pipelines.checkouts import ROOT

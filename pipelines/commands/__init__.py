@@ -1,0 +1,1 @@
+"""Commands of `grpo`, a file each; pipelines/cli.py puts them together."""
