@@ -4,10 +4,10 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install run ui test test-slow lint format
+.PHONY: help install run ui test test-slow lint format bench-resume
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  PYTHON=python3.12 chooses the interpreter of the environment (3.11 or newer)."
 
 install: $(READY) ## Make the environment in .venv from pinned versions
@@ -29,6 +29,9 @@ lint: $(READY) ## Style, types and import directions
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-resume: $(READY) ## One training killed 20 times, and its outputs compared with those of one left alone
+	$(BIN)/python bench/resume.py
 
 format: $(READY) ## Sort imports and format the code
 	$(BIN)/ruff check --fix .

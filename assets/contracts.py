@@ -134,6 +134,24 @@ def fact(why: str, offending: pl.DataFrame, columns: Sequence[str]) -> Outcome:
     return Outcome(Expectation("fact", {}, why), offending.is_empty(), offending.height, _plain(rows))
 
 
+def sound_lists(frame: pl.DataFrame, keys: Sequence[str], prefix: str = "") -> list[Outcome]:
+    """Facts about completions in any table: lists of one length, logprobs that are some."""
+    logprobs = pl.col("sampling_logprobs")
+    sound = logprobs.list.eval((pl.element().is_finite() & (pl.element() <= 0)).fill_null(False)).list.all()
+    uneven = frame.filter(logprobs.list.len().ne_missing(pl.col("length")) | pl.col("token_ids").list.len().ne_missing(pl.col("length")))
+    return [
+        fact(f"{prefix}as many logprobs as tokens, as many tokens as the length", uneven, [*keys, "length"]),
+        fact(f"{prefix}a logprob is finite and not above 0", frame.filter(~sound), keys),
+    ]
+
+
+def answer_facts(frame: pl.DataFrame, keys: Sequence[str], prefix: str = "") -> list[Outcome]:
+    """Facts about the answers of an evaluation: sound lists, and rewards that are numbers wherever a function had an opinion."""
+    parts = [name for name in frame.columns if name == "reward" or name.startswith("reward/")]
+    infinite = frame.filter(pl.any_horizontal(pl.col(parts).is_finite().not_().fill_null(False)))
+    return [*sound_lists(frame, keys, prefix), fact(f"{prefix}an answer's rewards are finite numbers or empty", infinite, [*keys, *parts])]
+
+
 def _columns(expectation: Expectation) -> list[str]:
     """Columns that an expectation reads: the arguments that Great Expectations names `column...`."""
     named = [value for key, value in expectation.arguments.items() if key in ("column", "column_A", "column_B")]

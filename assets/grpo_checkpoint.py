@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from grpo_core.loop import Files
 
 
-def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, should_stop: Callable[[], bool]) -> None:
-    """Train; a run that was stopped continues from its newest checkpoint in the work folder."""
+def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, should_stop: Callable[[], bool], work: Path) -> None:
+    """Train; a run that was stopped, or is to be longer, continues from its newest checkpoint in its `work_folder`."""
     from grpo_core.loop import StepReport, train
 
     def on_step(report: StepReport) -> None:
         speed = {name: value for name, value in report.timings.items() if name != "timestamp_ms"}
         on_progress(Progress(report.step, config.grpo.steps, {**report.metrics, **speed}, report.checkpointed))
 
-    train(_files(paths), config, on_step=on_step, should_stop=should_stop)
+    train(_files(paths, work), config, on_step=on_step, should_stop=should_stop)
 
 
 def run_key(paths: Paths, config: RunConfig) -> str:
     """What names the run: its configuration, inputs and code."""
     from grpo_core.loop import run_key as key
 
-    return key(_files(paths), config)
+    return key(_files(paths, _work(paths)), config)
 
 
 def work_folder(paths: Paths, config: RunConfig) -> Path:
@@ -55,7 +55,7 @@ def _work(paths: Paths) -> Path:
     return paths.work / "grpo_checkpoint" / paths.experiment
 
 
-def _files(paths: Paths) -> "Files":
+def _files(paths: Paths, work: Path) -> "Files":
     from grpo_core.loop import Files
 
     return Files(
@@ -63,16 +63,18 @@ def _files(paths: Paths) -> "Files":
         start=paths.sft_checkpoint,
         reference=paths.reference_checkpoint,
         rollouts=paths.rollout_batches,
+        select=paths.select_completions,
         rewards=paths.rewards,
         checkpoint=paths.grpo_checkpoint,
         timings=paths.provenance("grpo_checkpoint") / "timings.jsonl",
-        work=_work(paths),
+        work=work,
     )
 
 
 def describe(paths: Paths) -> Metadata:
     """The four charts, the last step's numbers, and which weights came out."""
     from assets.charts import training_charts
+    from assets.lineage import made_from
 
     manifest = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())
     metrics = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
@@ -87,5 +89,6 @@ def describe(paths: Paths) -> Metadata:
         **{f"chart/{name}": Chart(png) for name, png in charts.items()},
         "weights": manifest["policy_digest"],
         "run_key": manifest["run_key"],
+        "made_from": made_from(paths),
         "folder": paths.grpo_checkpoint,
     }

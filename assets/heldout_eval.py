@@ -2,11 +2,13 @@
 
 import json
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from assets.contracts import Expectation, Outcome, Validation, fact, validate
+from assets.contracts import Expectation, Outcome, Validation, answer_facts, fact, validate
 from assets.page import Chart, Metadata, Progress, ProgressCallback, Table
 from assets.paths import Paths
 from grpo_core.config import HeldoutEvalConfig, RunConfig
@@ -17,9 +19,10 @@ KEYS = ("model", "prompt_id", "decoding", "sample_index")
 
 def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> None:
     """Let both models answer greedily and at temperature, and write every answer and the summary."""
-    from grpo_core.checkpoint import read_manifest, write_file, write_text
+    from grpo_core.checkpoint import read_manifest, write_text
     from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, summarise
     from grpo_core.models import freeze, load_model
+    from grpo_core.tables import write_table
 
     settings = config.heldout_eval
     prompts = evaluation_prompts(pl.read_parquet(paths.prompts), "heldout", settings.max_prompts)
@@ -31,14 +34,16 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
         on_progress(Progress(done, total))
 
     models = {}
-    for name, folder in zip(MODELS, (paths.reference_checkpoint, paths.grpo_checkpoint), strict=True):
-        read_manifest(folder)
+    for name in MODELS:
+        folder = _folder(paths, name)
+        step = read_manifest(folder).get("step", 0)
         models[name] = freeze(load_model(folder, config.model))
         tables.append(
             evaluate(
                 models[name],
                 prompts,
                 name=name,
+                step=step,
                 samples=settings.samples_per_prompt,
                 config=settings,
                 rollout=config.rollout,
@@ -50,7 +55,7 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
     drawn = rows.filter((pl.col("model") == "policy") & (pl.col("decoding") == "sample"))
     kl = kl_to_reference(models["reference"], drawn, temperature=settings.temperature, batch_size=config.rollout.batch_size)
     summary = summarise(rows, MODELS, settings) | {"kl_token_mean": kl[0], "kl_sequence_sum": kl[1]}
-    write_file(paths.heldout_completions, rows.write_parquet)
+    write_table(paths.heldout_completions, rows)
     write_text(paths.heldout_summary, json.dumps(summary, indent=2) + "\n")
 
 
@@ -61,6 +66,7 @@ def contract(paths: Paths) -> list[Expectation]:
         Expectation("ExpectColumnDistinctValuesToEqualSet", {"column": "model", "value_set": list(MODELS)}, "reference and policy both answered"),
         Expectation("ExpectColumnValuesToBeBetween", {"column": "length", "min_value": 1}, "every answer has at least one token"),
         Expectation("ExpectColumnValuesToNotBeNull", {"column": "correct"}, "every answer was graded"),
+        Expectation("ExpectColumnValuesToBeInSet", {"column": "finish_reason", "value_set": ["eos", "length"]}, "an answer ends by EOS or by its length"),
     ]
 
 
@@ -68,11 +74,12 @@ def check(paths: Paths) -> Validation:
     """The contract's outcome on the file as it lies on disk."""
     frame = pl.read_parquet(paths.heldout_completions)
     summary = json.loads(paths.heldout_summary.read_text())
-    return validate("heldout_eval", frame, contract(paths), KEYS, facts(frame, pl.read_parquet(paths.prompts), summary))
+    manifests = {name: json.loads((_folder(paths, name) / "manifest.json").read_text()) for name in MODELS}
+    return validate("heldout_eval", frame, contract(paths), KEYS, facts(frame, pl.read_parquet(paths.prompts), summary, manifests))
 
 
-def facts(frame: pl.DataFrame, prompts: pl.DataFrame, summary: dict[str, Any]) -> list[Outcome]:
-    """Same questions to both, none of them seen in training, and a summary that is this table's."""
+def facts(frame: pl.DataFrame, prompts: pl.DataFrame, summary: dict[str, Any], manifests: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
+    """Same questions to both, none of them seen in training, answered by the weights there are, and a summary that is this table's."""
     heldout = prompts.filter(pl.col("split") == "heldout").select("prompt_id")
     keys = ["prompt_id", "decoding", "sample_index"]
     answered = {name: frame.filter(pl.col("model") == name).select(keys) for name in MODELS}
@@ -85,8 +92,24 @@ def facts(frame: pl.DataFrame, prompts: pl.DataFrame, summary: dict[str, Any]) -
         fact("only held-out prompts are asked", frame.join(heldout, on="prompt_id", how="anti"), KEYS),
         *[fact(f"{a} answered all that {b} answered", table, keys) for (a, b), table in zip((MODELS, MODELS[::-1]), missing, strict=True)],
         fact(f"every model answers a prompt once greedily and {k} times at temperature", uneven, ["model", "prompt_id", "greedy", "sampled"]),
+        *[
+            fact(f"{name} answered with its own weights, at its own step", _strangers(frame, name, manifests[name]), [*KEYS, "step", "policy_digest"])
+            for name in MODELS
+        ],
+        *answer_facts(frame, KEYS),
         *([fact("the summary's numbers are the table's", misstated(frame, summary), ["number", "stated", "found"])] if comparable else []),
     ]
+
+
+def _strangers(frame: pl.DataFrame, name: str, manifest: Mapping[str, Any]) -> pl.DataFrame:
+    """Rows of the model called `name` that other weights answered than those of its manifest."""
+    own = pl.col("policy_digest").eq_missing(manifest["policy_digest"]) & pl.col("step").eq_missing(manifest.get("step", 0))
+    return frame.filter((pl.col("model") == name) & ~own)
+
+
+def _folder(paths: Paths, name: str) -> Path:
+    """Where the weights of the model called `name` lie."""
+    return {"reference": paths.reference_checkpoint, "policy": paths.grpo_checkpoint}[name]
 
 
 def misstated(frame: pl.DataFrame, summary: dict[str, Any]) -> pl.DataFrame:

@@ -3,10 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+SHARED = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
+"""Made once, for all experiments."""
+
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """The files of one experiment under `root`; the first three nouns are shared by all experiments."""
+    """The files of one experiment under `root`; the nouns of `SHARED` are the same for all experiments."""
 
     root: Path
     experiment: str = "default"
@@ -37,6 +40,11 @@ class Paths:
         return self.data / "rollout_batches" / self.experiment / "rollouts.parquet"
 
     @property
+    def select_completions(self) -> Path:
+        """Every answer of the evaluations on the `select` split during training."""
+        return self.data / "rollout_batches" / self.experiment / "select_completions.parquet"
+
+    @property
     def rewards(self) -> Path:
         return self.data / "rewards" / self.experiment / "rewards.parquet"
 
@@ -64,17 +72,15 @@ class Paths:
 
     def validation(self, noun: str) -> Path:
         """Outcome of the noun's contract."""
-        shared = noun in ("prompts", "sft_checkpoint", "reference_checkpoint")
         folder = self.data / "validation"
-        return folder / f"{noun}.json" if shared else folder / self.experiment / f"{noun}.json"
+        return folder / f"{noun}.json" if noun in SHARED else folder / self.experiment / f"{noun}.json"
 
     def provenance(self, noun: str) -> Path:
-        """Untracked folder of wall-clock figures, commit, versions and host: never hashed."""
-        shared = noun in ("prompts", "sft_checkpoint", "reference_checkpoint")
+        """Untracked folder of records (commit, versions, machine, what came in and out) and of wall-clock figures: never hashed."""
         folder = self.root / ".work" / "provenance"
-        return folder / noun if shared else folder / self.experiment / noun
+        return folder / noun if noun in SHARED else folder / self.experiment / noun
 
     @property
     def work(self) -> Path:
-        """Untracked folder of resume state."""
+        """Untracked folder of resume state and records."""
         return self.root / ".work"

@@ -1,14 +1,18 @@
-"""Every completion that was sampled for training, one row each, with its tokens and the logprobs they were drawn at."""
+"""Every completion that was sampled for training, one row each, with its tokens and the logprobs they were drawn at.
+
+Beside it, in a table of its own: what the policy answered the `select` prompts on the way, which is never trained on.
+"""
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import polars as pl
 
-from assets.contracts import Expectation, Outcome, Validation, fact, validate
+from assets.contracts import Expectation, Outcome, Validation, answer_facts, fact, sound_lists, validate
 from assets.page import Chart, Metadata, Table
 from assets.paths import Paths
-
-KEYS = ("step", "group", "prompt_id", "completion_index")
+from grpo_core.tables import EVALUATION_KEYS, KEYS
 
 
 def contract(paths: Paths) -> list[Expectation]:
@@ -27,15 +31,17 @@ def contract(paths: Paths) -> list[Expectation]:
 def check(paths: Paths) -> Validation:
     """The contract's outcome on the file as it lies on disk."""
     frame = pl.read_parquet(paths.rollout_batches)
-    trained = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())["step"]
-    return validate("rollout_batches", frame.drop("prompt_token_ids"), contract(paths), KEYS, facts(frame, pl.read_parquet(paths.prompts), trained))
+    prompts = pl.read_parquet(paths.prompts)
+    manifest = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())
+    curve = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
+    selected = select_facts(pl.read_parquet(paths.select_completions), frame, prompts, manifest, curve)
+    held = [*facts(frame, prompts, manifest["step"]), *selected]
+    return validate("rollout_batches", frame.drop("prompt_token_ids"), contract(paths), KEYS, held)
 
 
 def facts(frame: pl.DataFrame, prompts: pl.DataFrame, num_steps: int) -> list[Outcome]:
     """What holds of groups, steps and lists: computed here, since it is not a matter of one row's value."""
     train = prompts.filter(pl.col("split") == "train").select("prompt_id")
-    logprobs = pl.col("sampling_logprobs")
-    sound = logprobs.list.eval((pl.element().is_finite() & (pl.element() <= 0)).fill_null(False)).list.all()
     groups = frame.group_by("step", "group").agg(
         pl.len().alias("completions"), pl.col("prompt_id").n_unique().alias("prompts"), pl.col("prompt_id").first(), pl.col("completion_index").sort()
     )
@@ -54,12 +60,32 @@ def facts(frame: pl.DataFrame, prompts: pl.DataFrame, num_steps: int) -> list[Ou
         fact(f"all {num_steps} steps are there and no other", gaps, ["step"]),
         fact("one policy draws all completions of a step", digests, ["step", "policies"]),
         fact("only train prompts are trained on", frame.join(train, on="prompt_id", how="anti"), KEYS),
-        fact(
-            "as many logprobs as tokens, as many tokens as the length",
-            frame.filter(logprobs.list.len().ne_missing(pl.col("length")) | pl.col("token_ids").list.len().ne_missing(pl.col("length"))),
-            [*KEYS, "length"],
-        ),
-        fact("a logprob is finite and not above 0", frame.filter(~sound), KEYS),
+        *sound_lists(frame, KEYS),
+    ]
+
+
+def select_facts(frame: pl.DataFrame, rollouts: pl.DataFrame, prompts: pl.DataFrame, manifest: Mapping[str, Any], curve: pl.DataFrame) -> list[Outcome]:
+    """What holds of the answers to `select` prompts, beside the rollouts, the manifest and the metrics of the same training."""
+    settings, num_steps = manifest["config"]["grpo"], manifest["step"]
+    select = prompts.filter(pl.col("split") == "select").select("prompt_id")
+    asked = min(len(select), settings["select_max_prompts"])
+    due = list(range(0, num_steps + 1, settings["eval_every"])) if settings["eval_every"] and asked else []
+    expected = pl.DataFrame({"step": due, "due": True}, schema={"step": pl.Int64, "due": pl.Boolean})
+    found = frame.group_by("step").agg(pl.col("prompt_id").n_unique().alias("prompts"), pl.len().alias("answers"), pl.col("correct").mean())
+    asked_once = pl.col("prompts").eq_missing(asked) & pl.col("answers").eq_missing(asked) & pl.col("due").is_not_null()
+    uneven = found.join(expected, on="step", how="full", coalesce=True).filter(~asked_once).sort("step")
+    drew = rollouts.group_by("step").agg(pl.col("policy_digest").first().alias("own")).select(pl.col("step") - 1, "own")
+    policies = pl.concat([drew, pl.DataFrame({"step": num_steps, "own": manifest["policy_digest"]}, schema=drew.schema)])
+    strangers = frame.join(policies, on="step", how="left", maintain_order="left").filter(pl.col("policy_digest").ne_missing(pl.col("own")))
+    accuracy = "eval/select_accuracy"
+    stated = curve.select("step", accuracy).drop_nulls() if accuracy in curve.columns else pl.DataFrame(schema={"step": pl.Int64, accuracy: pl.Float64})
+    apart = found.join(stated, on="step", how="full", coalesce=True).filter(~((pl.col("correct") - pl.col(accuracy)).abs() < 1e-9).fill_null(False))
+    return [
+        fact("only select prompts are asked to choose a checkpoint", frame.join(select, on="prompt_id", how="anti"), EVALUATION_KEYS),
+        fact(f"each of {len(due)} evaluations asks {asked} select prompts once", uneven, ["step", "prompts", "answers"]),
+        fact("the policy after a step is the one that answers at that step", strangers, [*EVALUATION_KEYS, "policy_digest"]),
+        fact("the curve of select accuracy is that of the answers", apart.sort("step"), ["step", accuracy, "correct"]),
+        *answer_facts(frame, EVALUATION_KEYS, "select: "),
     ]
 
 
@@ -78,5 +104,7 @@ def describe(paths: Paths) -> Metadata:
         "first_step": Table(frame.filter(pl.col("step") == 1).select(shown)),
         "last_step": Table(frame.filter(pl.col("step") == last).select(shown)),
         "lengths": Chart(length_histogram(frame)),
+        "select_answers": pl.scan_parquet(paths.select_completions).select(pl.len()).collect().item(),
         "file": paths.rollout_batches,
+        "select_file": paths.select_completions,
     }

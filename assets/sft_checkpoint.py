@@ -4,39 +4,74 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from assets.page import Chart, Metadata, Progress, ProgressCallback
 from assets.paths import Paths
-from grpo_core.config import RunConfig, section_values
+from grpo_core.config import RunConfig
+
+if TYPE_CHECKING:
+    from grpo_core.models import LanguageModel
+    from grpo_core.sft import SftStep
 
 HISTORY = "history.jsonl"
 
 
-def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, should_stop: Callable[[], bool]) -> None:
-    """Fine-tune the starting model on the `sft` split (with sft.steps 0 it is kept as it is) and write it with its loss history."""
-    from grpo_core.checkpoint import file_sha256, write_folder
-    from grpo_core.models import policy_digest, save_model, start_model
+def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, should_stop: Callable[[], bool], work: Path) -> None:
+    """Fine-tune the starting model on the `sft` split (with sft.steps 0 it is kept as it is) and write it with its loss history.
+
+    A run that was stopped continues from its newest checkpoint in the folder `work`.
+    """
+    from grpo_core.models import start_model
     from grpo_core.sft import SftStep, demonstrations, fine_tune
-    from grpo_core.tokenization import fingerprint
+    from grpo_core.work_folder import WorkFolder
 
     language_model = start_model(config.model)
-    history: list[SftStep] = []
-    if config.sft.steps > 0:
+    if config.sft.steps == 0:
+        _write(paths, config, language_model, [])
+        return
 
-        def on_step(done: SftStep) -> None:
-            on_progress(Progress(done.step, config.sft.steps, {"loss": done.loss, "grad_norm": done.grad_norm}))
+    def on_step(done: SftStep) -> None:
+        on_progress(Progress(done.step, config.sft.steps, {"loss": done.loss, "grad_norm": done.grad_norm}))
 
-        pairs = demonstrations(language_model, pl.read_parquet(paths.prompts))
-        history = fine_tune(language_model, pairs, config.sft, on_step, should_stop)
+    pairs = demonstrations(language_model, pl.read_parquet(paths.prompts))
+    with WorkFolder.open(work) as folder:
+        history = fine_tune(language_model, pairs, config.sft, on_step, should_stop, folder)
+        with folder.explaining():
+            _write(paths, config, language_model, history)
+
+
+def work_folder(paths: Paths, config: RunConfig) -> Path:
+    """Resume state of this very fine-tuning, named by its configuration, inputs and code. Reads them as they are now: ask once."""
+    from grpo_core.checkpoint import file_sha256
+    from grpo_core.models import source_of
+    from grpo_core.work_folder import code_digest, key_of
+
+    settings = json.dumps(_settings(config), sort_keys=True)
+    return paths.work / "sft_checkpoint" / key_of(settings, file_sha256(paths.prompts), source_of(config.model), code_digest())
+
+
+def _settings(config: RunConfig) -> dict[str, dict[str, Any]]:
+    """What fine-tuning reads of the configuration, without what changes no step."""
+    from grpo_core.work_folder import lasting_values
+
+    return {name: lasting_values(config, name) for name in ("model", "sft")}
+
+
+def _write(paths: Paths, config: RunConfig, language_model: "LanguageModel", history: "list[SftStep]") -> None:
+    """The checkpoint folder, in one move."""
+    from grpo_core.checkpoint import file_sha256, write_folder
+    from grpo_core.models import policy_digest, save_model, source_of
+    from grpo_core.tokenization import fingerprint
 
     facts = {
         "noun": "sft_checkpoint",
-        "config": {name: section_values(config, name) for name in ("model", "sft")},
+        "config": _settings(config),
         "policy_digest": policy_digest(language_model.model),
         "tokenizer_fingerprint": fingerprint(language_model.tokenizer),
-        "parents": {"prompts": file_sha256(paths.prompts), "model": config.model.path or "embedded"},
+        "parents": {"prompts": file_sha256(paths.prompts), "model": source_of(config.model, loaded=True)},
     }
 
     def write(folder: Path) -> None:

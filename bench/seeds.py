@@ -20,7 +20,7 @@ from assets.charts import learning_curves
 from assets.page import Progress
 from assets.paths import Paths
 from grpo_core.config import SECTIONS, RunConfig, section_values
-from pipelines.environment import limit_threads, prepare_environment
+from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT, experiments
 
 DOCS = ROOT / "docs"
@@ -49,7 +49,7 @@ def run_seed(folder: Path, config: RunConfig, seed: int) -> None:
                 bar.update(1)
 
         for module in (prompts, sft_checkpoint, reference_checkpoint, grpo_checkpoint, heldout_eval):
-            more = (lambda: False,) if module in (sft_checkpoint, grpo_checkpoint) else ()
+            more = (lambda: False, module.work_folder(paths, seeded)) if module in (sft_checkpoint, grpo_checkpoint) else ()
             module.produce(paths, seeded, on_progress, *more)
 
 
@@ -85,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     prepare_environment(ROOT)
     config = experiments(ROOT)["default"]
-    limit_threads(config.model.num_threads)
+    prepare_libraries(config.model)
     made_from = version(config, ROOT)
     rows, curves = [], []
     for seed in range(options.seeds):

@@ -8,6 +8,7 @@ of range before anything is spent.
 from __future__ import annotations
 
 import difflib
+import math
 import re
 import types
 from collections.abc import Mapping
@@ -70,6 +71,21 @@ def require_default(section: str, config: object, reason: str, *names: str) -> N
         require(value == defaults[name], f"{section}.{name}", value, f"stay at its default {defaults[name]!r}: {reason}, so it would do nothing")
 
 
+def require_sane_temperature(section: str, temperature: float) -> None:
+    """Raise `ConfigError` when nothing could be sampled but the likeliest token, or nothing but noise."""
+    sane = "lie between 0.01 and 10: below it every draw is the likeliest token and logits overflow, above it all tokens are alike"
+    require(0.01 <= temperature <= 10, f"{section}.temperature", temperature, sane)
+
+
+def require_sane_steps(section: str, config: Any) -> None:
+    """Raise `ConfigError` when AdamW could only do harm: a step that moves every weight by more than 1, or a decay that turns signs around."""
+    require(config.learning_rate <= 1, f"{section}.learning_rate", config.learning_rate, "be at most 1: AdamW moves every weight by about this much a step")
+    shrinks = (
+        f"be below {1 / config.learning_rate:g} with {section}.learning_rate {config.learning_rate:g}: a step that decays weights by more turns them around"
+    )
+    require(config.weight_decay * config.learning_rate < 1, f"{section}.weight_decay", config.weight_decay, shrinks)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
     path: str = ""
@@ -100,6 +116,7 @@ class ModelConfig:
         if self.path:
             sizes = ("hidden_size", "num_layers", "num_heads", "intermediate_size", "context_length")
             require_default("model", self, "model.path names a model, which has its own sizes", *sizes)
+            require_default("model", self, "model.path names a model, which has its weights", "seed")
         require((self.hidden_size // self.num_heads) % 2 == 0, "model.num_heads", self.num_heads, "leave an even head width (rotary positions turn pairs)")
 
 
@@ -153,6 +170,9 @@ class PromptsConfig:
         require(total < 1, "prompts.sft_fraction + select_fraction + heldout_fraction", total, "stay below 1: the rest is the train split")
         if self.path:
             require_default("prompts", self, "prompts.path names a file, so nothing is generated", "num_generated", "num_digits")
+        pairs = (10**self.num_digits - 10 ** (self.num_digits - 1)) ** 2
+        fits = f"be at most {pairs}, the pairs of numbers with prompts.num_digits ({self.num_digits}) digits"
+        require(self.path != "" or self.num_generated <= pairs, "prompts.num_generated", self.num_generated, fits)
         require_pattern("prompts.answer_pattern", self.answer_pattern)
         require_positive("prompts", self, "select_fraction")
         require(
@@ -185,14 +205,22 @@ class SftConfig:
     """AdamW's weight decay."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this norm."""
+    checkpoint_every: int = 100
+    """Steps between checkpoints that an interrupted fine-tuning resumes from."""
+    keep_checkpoints: int = 1
+    """Newest checkpoints kept while it runs."""
     seed: int = 0
     """Seed of the order of demonstrations."""
 
     def __post_init__(self) -> None:
         require_at_least("sft", self, 0, "steps", "warmup_steps", "weight_decay")
+        require_at_least("sft", self, 1, "checkpoint_every", "keep_checkpoints")
         require_positive("sft", self, "batch_size", "micro_batch_size", "learning_rate", "max_grad_norm")
         require_fraction("sft", self, "final_learning_rate_fraction")
         require_decay("sft", self, "adam_beta1", "adam_beta2")
+        require_sane_steps("sft", self)
+        if self.steps == 0:
+            require_default("sft", self, "sft.steps is 0", *(f.name for f in fields(self) if f.name != "steps"))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,6 +234,16 @@ class RolloutConfig:
 
     def __post_init__(self) -> None:
         require_positive("rollout", self, "temperature", "max_new_tokens", "batch_size")
+        require_sane_temperature("rollout", self.temperature)
+
+
+WIDEST_CLIP = {"clip_low": 0.9, "clip_high": 10.0}
+"""A clip of ratios as wide as this cuts nothing before the policy is another one: a tenth, or eleven times, of the old probability."""
+
+
+def largest_advantage(group_size: int) -> float:
+    """The largest |advantage| of a group whose centred rewards are divided by their sample standard deviation: one stands against all others."""
+    return (group_size - 1) / math.sqrt(group_size)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -331,7 +369,9 @@ class GrpoConfig:
             "kl_derivative",
         )
         require_decay("grpo", self, "adam_beta1", "adam_beta2")
+        require_sane_steps("grpo", self)
         self._refuse_idle_keys()
+        self._refuse_idle_clips()
         if self.advantage_clip_steps > 0:
             scheduled = f"be above 0 when grpo.advantage_clip_steps is {self.advantage_clip_steps}: the clip moves between the two"
             require(self.advantage_clip > 0, "grpo.advantage_clip", self.advantage_clip, scheduled)
@@ -343,9 +383,17 @@ class GrpoConfig:
             self.minibatches_per_rollout,
             f"divide grpo.prompts_per_step ({self.prompts_per_step}): a minibatch is made of whole groups",
         )
+        gains = (self.kl_proportional, self.kl_integral, self.kl_derivative)
+        moves = "be above 0 (or grpo.kl_integral or grpo.kl_derivative) when grpo.kl_control is pid: without a gain beta never moves"
+        require(self.kl_control != "pid" or any(gains), "grpo.kl_proportional", self.kl_proportional, moves)
         require(
             self.kl_control == "fixed" or self.beta > 0, "grpo.beta", self.beta, f"be above 0 when grpo.kl_control is {self.kl_control}: it multiplies beta"
         )
+
+    @property
+    def scales_by_std(self) -> bool:
+        """Whether centred rewards are divided by the group's standard deviation, the preset's choice resolved (a test compares with loss.py)."""
+        return self.advantage_scale == "std" or (self.advantage_scale == "preset" and self.loss != "dr_grpo")
 
     def _refuse_idle_keys(self) -> None:
         """A key that the others leave without effect must stay at its default: nothing is silently ignored."""
@@ -361,8 +409,26 @@ class GrpoConfig:
             require_default("grpo", self, "grpo.length_penalty is 0", "length_target")
         if self.aggregation != "constant" and (self.aggregation, self.loss) != ("preset", "dr_grpo"):
             require_default("grpo", self, "the aggregation is not constant", "aggregation_length")
+        if self.beta == 0 and self.kl_control == "fixed":
+            require_default("grpo", self, "grpo.beta is 0", "kl_estimator")
         if self.eval_every == 0:
             require_default("grpo", self, "grpo.eval_every is 0", "select_metric", "select_max_prompts")
+
+    def _refuse_idle_clips(self) -> None:
+        """A clip of ratios or advantages that no ratio and no advantage can reach is refused, and so is learning repeatedly without one."""
+        steps = self.updates_per_rollout * self.minibatches_per_rollout
+        if steps == 1:
+            once = "grpo.updates_per_rollout × grpo.minibatches_per_rollout is 1, so every ratio is 1"
+            require_default("grpo", self, once, "clip_low", "clip_high")
+        for name, widest in WIDEST_CLIP.items():
+            clip, remedy = getattr(self, name), "narrow it (0.2 is usual), or set grpo.updates_per_rollout and grpo.minibatches_per_rollout to 1"
+            unclipped = f"be below {widest:g} with {steps} optimizer steps a rollout: ratios drift and a clip this wide cuts none; {remedy}"
+            require(steps == 1 or clip < widest, f"grpo.{name}", clip, unclipped)
+        largest = largest_advantage(self.group_size)
+        clips = [self.advantage_clip] if self.advantage_clip_steps == 0 else [self.advantage_clip, self.advantage_clip_start]
+        if self.scales_by_std and self.length_penalty == 0 and min(clips) >= largest:
+            reach = f"no advantage divided by the deviation of {self.group_size} rewards exceeds {largest:.4g} = (G - 1) / √G"
+            require_default("grpo", self, reach, "advantage_clip", "advantage_clip_start")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -388,6 +454,7 @@ class HeldoutEvalConfig:
         require(self.pass_k <= self.samples_per_prompt, "heldout_eval.pass_k", self.pass_k, fits)
         require_at_least("heldout_eval", self, 100, "bootstrap_resamples")
         require_positive("heldout_eval", self, "temperature")
+        require_sane_temperature("heldout_eval", self.temperature)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -431,6 +498,8 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require(len(self.rewards) > 0, "rewards", dict(self.rewards), "name at least one reward function")
+        earns = "hold a weight other than 0: with all of them 0 there is nothing to learn"
+        require(any(self.rewards.values()), "rewards", dict(self.rewards), earns)
         named = [(f"rewards.{name}", name) for name in self.rewards]
         for where, name in (*named, ("grpo.select_metric", self.grpo.select_metric), ("heldout_eval.metric", self.heldout_eval.metric)):
             if ":" not in name and name not in BUILT_IN_REWARDS:
@@ -438,6 +507,7 @@ class RunConfig:
         controls, samples = self.blind_review_set.num_control_pairs, self.heldout_eval.samples_per_prompt
         two = f"be at least 2 when blind_review_set.num_control_pairs is {controls}: a control pair shows two samples of one model"
         require(controls == 0 or samples >= 2, "heldout_eval.samples_per_prompt", samples, two)
+        self._refuse_what_cannot_be()
         if self.model.path == "":
             needed = self.prompts.max_tokens + self.rollout.max_new_tokens
             require(
@@ -446,6 +516,22 @@ class RunConfig:
                 needed,
                 f"fit in model.context_length ({self.model.context_length}); lower one of the two or raise the context",
             )
+
+    def _refuse_what_cannot_be(self) -> None:
+        """Values of different sections that contradict each other, or leave each other without effect."""
+        if self.prompts.path == "":
+            columns = ("prompt_column", "answer_column", "id_column", "split_column", "difficulty_column", "completion_column")
+            require_default("prompts", self.prompts, "prompts.path is empty, so prompts are generated", "task", "answer_pattern", *columns)
+            shown = f"be above 0 when sft.steps is {self.sft.steps}: it learns from the sft split (or set sft.steps to 0)"
+            require(self.sft.steps == 0 or self.prompts.sft_fraction > 0, "prompts.sft_fraction", self.prompts.sft_fraction, shown)
+        untold = "be false without model.path: the embedded model has no chat template"
+        require(self.model.path != "" or not self.prompts.chat, "prompts.chat", self.prompts.chat, untold)
+        size = self.rollout.batch_size
+        for where, rows in (("grpo.group_size", self.grpo.group_size), ("heldout_eval.samples_per_prompt", self.heldout_eval.samples_per_prompt)):
+            require(size >= rows, "rollout.batch_size", size, f"be at least {where} ({rows}): the completions of one prompt are decoded together")
+        most, pairs = self.heldout_eval.max_prompts, self.blind_review_set
+        for name, count in (("num_pairs", pairs.num_pairs), ("num_control_pairs", pairs.num_control_pairs)):
+            require(count <= most, f"blind_review_set.{name}", count, f"be at most heldout_eval.max_prompts ({most}): a prompt gives one pair of a kind")
 
 
 BUILT_IN_REWARDS = ("exact_answer", "number_answer", "answer_format")

@@ -8,13 +8,16 @@ import torch
 
 from grpo_core.config import HeldoutEvalConfig, RolloutConfig
 from grpo_core.logprobs import completion_logprobs
-from grpo_core.models import LanguageModel
+from grpo_core.models import LanguageModel, policy_digest
 from grpo_core.randomness import generator
 from grpo_core.rewards import load_reward
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from grpo_core.statistics import paired_bootstrap, pass_at_k, wilson
+from grpo_core.tables import no_answers
 from grpo_core.token_batch import token_batch
 
+LOGITS_AT_ONCE = 2**27
+"""Most logits [rows, tokens, vocabulary] that are scored at once: half a gigabyte of float32, several times."""
 CORRECT = 1.0
 """A completion is correct when the metric's reward function gives at least this."""
 
@@ -29,6 +32,7 @@ def evaluate(
     prompts: pl.DataFrame,
     *,
     name: str,
+    step: int,
     samples: int,
     config: HeldoutEvalConfig,
     rollout: RolloutConfig,
@@ -37,9 +41,11 @@ def evaluate(
 ) -> pl.DataFrame:
     """One row a completion of the model called `name`: a greedy one a prompt (`decoding` greedy), and `samples` at temperature.
 
-    Random numbers depend on (seed, prompt, sample) alone: every model answers with the same ones, and training never sees them.
+    `step` is the policy step that the model is at (0 before training). Random numbers depend on (seed, prompt, sample) alone: every
+    model answers with the same ones, and training never sees them.
     """
     load_reward(config.metric)
+    digest = policy_digest(language_model.model)
     parts = []
     for decoding, size, temperature in (("greedy", 1, 0.0), ("sample", samples, config.temperature)):
         if size == 0:
@@ -53,39 +59,55 @@ def evaluate(
             max_new_tokens=rollout.max_new_tokens,
             batch_size=rollout.batch_size,
             stream=(config.seed, "evaluation"),
+            digest=digest,
             on_batch=on_batch,
         )
-        parts.append(_rows(batch, name, decoding, config.metric, weights))
+        parts.append(_rows(batch, name, step, decoding, config.metric, weights))
     return pl.concat(parts)
 
 
-def _rows(batch: RolloutBatch, name: str, decoding: str, metric: str, weights: Mapping[str, float]) -> pl.DataFrame:
-    scores = score_batch(batch, {**weights, metric: weights.get(metric, 0.0)})
+def scoring_functions(weights: Mapping[str, float], metric: str) -> list[str]:
+    """The reward functions that an evaluation asks: those of training, and the metric."""
+    return list(dict.fromkeys([*weights, metric]))
+
+
+def _rows(batch: RolloutBatch, name: str, step: int, decoding: str, metric: str, weights: Mapping[str, float]) -> pl.DataFrame:
+    functions = scoring_functions(weights, metric)
+    scores = score_batch(batch, {function: weights.get(function, 0.0) for function in functions})
     count, size = len(batch.prompts), batch.group_size
     return pl.DataFrame(
         {
             "model": [name] * (count * size),
+            "step": [step] * (count * size),
             "prompt_id": batch.per_completion(batch.prompts["prompt_id"].to_list()),
             "decoding": [decoding] * (count * size),
-            "sample_index": pl.Series(list(range(size)) * count, dtype=pl.Int32),
+            "sample_index": list(range(size)) * count,
             "text": batch.texts,
             "raw_text": batch.raw_texts,
-            "prompt_token_ids": pl.Series(batch.per_completion(batch.prompt_token_ids), dtype=pl.List(pl.Int32)),
-            "token_ids": pl.Series([c.token_ids for c in batch.completions], dtype=pl.List(pl.Int32)),
-            "sampling_logprobs": pl.Series([c.logprobs for c in batch.completions], dtype=pl.List(pl.Float32)),
-            "length": pl.Series([len(c.token_ids) for c in batch.completions], dtype=pl.Int32),
+            "prompt_token_ids": batch.per_completion(batch.prompt_token_ids),
+            "token_ids": [c.token_ids for c in batch.completions],
+            "sampling_logprobs": [c.logprobs for c in batch.completions],
+            "length": [len(c.token_ids) for c in batch.completions],
             "finish_reason": [c.finish_reason for c in batch.completions],
             "correct": [value is not None and value >= CORRECT for value in scores.by_function[metric]],
-            "reward": pl.Series(scores.totals, dtype=pl.Float64),
-        }
+            **{f"reward/{function}": values for function, values in scores.by_function.items()},
+            "reward": scores.totals,
+            "policy_digest": [batch.policy_digest] * (count * size),
+        },
+        schema=no_answers(functions).schema,
     )
+
+
+def scored_rows(batch_size: int, longest: int, vocabulary: int) -> int:
+    """Rows of a batch that are scored at once: as many as `batch_size`, unless their logits would be more than LOGITS_AT_ONCE numbers."""
+    return max(1, min(batch_size, LOGITS_AT_ONCE // (longest * vocabulary)))
 
 
 @torch.inference_mode()
 def kl_to_reference(reference: LanguageModel, rows: pl.DataFrame, *, temperature: float, batch_size: int) -> tuple[float, float]:
     """KL(policy‖reference) in nats a token and nats a completion, estimated on the policy's sampled `rows` (mean of k1)."""
     tokens, total = 0, 0.0
-    for part in rows.iter_slices(batch_size):
+    for part in rows.iter_slices(scored_rows(batch_size, max(rows["length"], default=1), reference.model.config.vocab_size)):
         batch = token_batch(part["prompt_token_ids"].to_list(), part["token_ids"].to_list(), reference.model.device)
         logprobs = completion_logprobs(reference.model, batch, temperature)
         total += sum(map(sum, part["sampling_logprobs"].to_list())) - float(logprobs.masked_fill(~batch.mask, 0.0).double().sum())

@@ -1,31 +1,12 @@
-"""Every completion that was ever trained on, one row each: what was drawn (rollouts) and what it earned (rewards)."""
+"""Every completion that was ever trained on as a row, and back: what was drawn (rollouts) and what it earned (rewards)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 import polars as pl
 
-from grpo_core.checkpoint import write_file
 from grpo_core.rollout import RolloutBatch
-
-KEYS = ("step", "group", "prompt_id", "completion_index")
-"""What names a row in both tables. `group` is the group's place in its rollout batch; `step` counts from 1."""
-
-ROLLOUT_SCHEMA: dict[str, type[pl.DataType] | pl.DataType] = {
-    "step": pl.Int64,
-    "group": pl.Int32,
-    "prompt_id": pl.String,
-    "completion_index": pl.Int32,
-    "prompt_token_ids": pl.List(pl.Int32),
-    "token_ids": pl.List(pl.Int32),
-    "sampling_logprobs": pl.List(pl.Float32),
-    "text": pl.String,
-    "raw_text": pl.String,
-    "length": pl.Int32,
-    "finish_reason": pl.String,
-    "policy_digest": pl.String,
-}
+from grpo_core.sampling import Completion
+from grpo_core.tables import KEYS, ROLLOUT_SCHEMA
 
 
 def rollout_rows(batch: RolloutBatch) -> pl.DataFrame:
@@ -71,24 +52,29 @@ def reward_rows(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Shards:
-    """One parquet file a step in the work folder, joined into one table at the end."""
+def batch_of(rows: pl.DataFrame, prompts: pl.DataFrame) -> RolloutBatch:
+    """The rollout batch whose `rollout_rows` these are; `prompts` is the table that its prompts stand in.
 
-    folder: Path
-
-    def path(self, step: int) -> Path:
-        return self.folder / f"step-{step:06d}.parquet"
-
-    def write(self, step: int, rows: pl.DataFrame) -> None:
-        write_file(self.path(step), rows.write_parquet)
-
-    def cut_back(self, step: int) -> None:
-        """Forget every step after `step`: they are redone."""
-        for path in self.folder.glob("step-*.parquet"):
-            if path > self.path(step):
-                path.unlink()
-
-    def join(self, steps: int, path: Path) -> None:
-        """All steps 1 … `steps` as one file at `path`, in order."""
-        write_file(path, pl.concat([pl.read_parquet(self.path(step)) for step in range(1, steps + 1)]).write_parquet)
+    Raises ValueError when they are not one step's whole groups, or when a prompt is not in the table.
+    """
+    rows = rows.sort("group", "completion_index")
+    groups = rows.group_by("group", maintain_order=True).agg(pl.col("prompt_id").unique(), "completion_index", pl.col("prompt_token_ids").first())
+    size = len(rows) // max(len(groups), 1)
+    whole = (pl.col("completion_index") == pl.lit(list(range(size)), pl.List(pl.Int32))) & (pl.col("prompt_id").list.len() == 1)
+    if rows["step"].n_unique() != 1 or groups["group"].to_list() != list(range(len(groups))) or not groups.select(whole.all()).item():
+        raise ValueError(f"{len(rows)} rows of {len(groups)} groups are not the whole groups of one step: completions are missing, doubled or mixed up")
+    asked = groups.select(pl.col("prompt_id").list.first()).join(prompts, on="prompt_id", how="left", maintain_order="left").select(prompts.columns)
+    unknown = groups.select(pl.col("prompt_id").list.first()).join(prompts, on="prompt_id", how="anti")["prompt_id"].to_list()
+    if unknown:
+        raise ValueError(f"prompt {unknown[0]} is not in the table of prompts")
+    drawn = rows.select("token_ids", "sampling_logprobs", "finish_reason").iter_rows()
+    return RolloutBatch(
+        step=rows["step"][0],
+        prompts=asked,
+        prompt_token_ids=groups["prompt_token_ids"].to_list(),
+        completions=[Completion(tokens, logprobs, reason) for tokens, logprobs, reason in drawn],
+        texts=rows["text"].to_list(),
+        raw_texts=rows["raw_text"].to_list(),
+        group_size=size,
+        policy_digest=rows["policy_digest"][0],
+    )

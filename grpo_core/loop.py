@@ -4,21 +4,26 @@ Everything a step needs is a function of (configuration, step) or stands in the 
 `on_step` hears of every step.
 """
 
-import hashlib
 import json
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import polars as pl
+
 from grpo_core.checkpoint import file_sha256, folder_digest, write_folder
-from grpo_core.config import RunConfig, section_values
+from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
+from grpo_core.evaluation import scoring_functions
 from grpo_core.models import policy_digest, save_model
-from grpo_core.resume import ResumePoint, WorkFolder
+from grpo_core.resume import ResumePoint, restore, save
 from grpo_core.rewards import code_hash
+from grpo_core.step_metrics import select_metrics
+from grpo_core.tables import no_answers
 from grpo_core.trainer import StepResult, Trainer, evaluate_select, start_trainer, train_step
+from grpo_core.work_folder import WorkFolder, code_digest, key_of, lasting_values
 
 SECTIONS_READ = ("model", "rollout", "rewards", "grpo")
 """Sections of the configuration that training reads."""
@@ -34,13 +39,15 @@ class Files:
     reference: Path
     """Checkpoint folder of its frozen copy."""
     rollouts: Path
+    select: Path
+    """Completions of the evaluations on the `select` split."""
     rewards: Path
     checkpoint: Path
     """Folder of the trained policy, with metrics.jsonl."""
     timings: Path
     """Wall-clock figures a step (JSON lines), apart from everything that is hashed."""
     work: Path
-    """Folder of resume state, outside the outputs; every run has a folder of its key in it."""
+    """This run's own folder of resume state, outside the outputs; its name is the run's key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class StepReport:
     step: int
     metrics: dict[str, float]
     timings: dict[str, float]
-    """Wall-clock figures: `timestamp_ms`, `seconds`, `tokens_per_second`, `seconds/<phase>`."""
+    """Wall-clock figures: `timestamp_ms`, `seconds` (of the step and its evaluation), `tokens_per_second`, `seconds/<phase>`. Writing comes
+    after them, so `seconds/rows` and `seconds/checkpoint` are what the step before took to write its rows and its checkpoint."""
     checkpointed: bool
     """A checkpoint on disk covers this step and all before it."""
 
@@ -64,27 +72,31 @@ def train(files: Files, config: RunConfig, *, on_step: Callable[[StepReport], No
     """
     trainer = start_trainer(files.prompts, files.start, files.reference, config)
     settings = config.grpo
-    key = run_key(files, config)
-    with WorkFolder.open(files.work / key, key) as work:
-        point = work.restore(trainer.policy.model, trainer.optimizer, last_step=settings.steps)
-        trainer.controller = point.controller or trainer.controller
+    with WorkFolder.open(files.work) as work:
+        point = restore(work, trainer.policy.model, trainer.optimizer, last_step=settings.steps)
+        trainer.controller = replace(trainer.controller, **point.state)
         if point.step == 0:
             _keep_start(trainer, work, on_step)
+        writing: dict[str, float] = {}
         for step in range(point.step + 1, settings.steps + 1):
             started = time.perf_counter()
             result = train_step(trainer, step)
-            if settings.eval_every and step % settings.eval_every == 0:
-                result.metrics.update(evaluate_select(trainer))
-            timings = step_timings(trainer, result, time.perf_counter() - started)
-            _keep(work, step, result, timings)
+            selected = evaluate_select(trainer, step) if is_evaluated(step, config) else None
+            result.metrics.update(select_metrics(selected))
+            timings = step_timings(trainer, result, time.perf_counter() - started) | writing
             stop = should_stop() and step < settings.steps
             due = stop or step == settings.steps or step % settings.checkpoint_every == 0
-            if due:
-                work.save(ResumePoint(step, trainer.controller), trainer.policy.model, trainer.optimizer, keep=settings.keep_checkpoints)
+            writing = _keep(trainer, work, step, result, selected, timings, checkpoint=due)
             on_step(StepReport(step, result.metrics, timings, checkpointed=due))
             if stop:
                 raise Interrupted(step)
-        write_outputs(trainer, files, work, config)
+        with work.explaining():
+            write_outputs(trainer, files, work, config)
+
+
+def is_evaluated(step: int, config: RunConfig) -> bool:
+    """Whether the policy after `step` answers the `select` prompts; step 0 is before training."""
+    return config.grpo.eval_every > 0 and step % config.grpo.eval_every == 0
 
 
 def run_key(files: Files, config: RunConfig) -> str:
@@ -92,13 +104,10 @@ def run_key(files: Files, config: RunConfig) -> str:
 
     How long it runs and how often it is saved are left out: they change no step.
     """
-    sections = {name: section_values(config, name) for name in SECTIONS_READ}
-    for key in ("steps", "checkpoint_every", "keep_checkpoints"):
-        del sections["grpo"][key]
+    sections = {name: lasting_values(config, name) for name in SECTIONS_READ}
+    del sections["grpo"]["steps"]
     inputs = [file_sha256(files.prompts), folder_digest(files.start), folder_digest(files.reference)]
-    code = [file_sha256(path) for path in sorted(Path(__file__).parent.rglob("*.py"))]
-    parts = [json.dumps(sections, sort_keys=True), *inputs, *code, code_hash(list(config.rewards))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return key_of(json.dumps(sections, sort_keys=True), *inputs, code_digest(), code_hash(list(config.rewards)))
 
 
 def step_timings(trainer: Trainer, result: StepResult, seconds: float) -> dict[str, float]:
@@ -108,9 +117,12 @@ def step_timings(trainer: Trainer, result: StepResult, seconds: float) -> dict[s
 
 
 def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunConfig) -> None:
-    """Copy what the run leaves out of the work folder: both tables, timings, and the checkpoint with its metrics and manifest."""
-    work.rollouts.join(config.grpo.steps, files.rollouts)
-    work.rewards.join(config.grpo.steps, files.rewards)
+    """Copy what the run leaves out of the work folder: the tables, timings, and the checkpoint with its metrics and manifest."""
+    steps = range(1, config.grpo.steps + 1)
+    work.join("rollouts", steps, files.rollouts)
+    work.join("rewards", steps, files.rewards)
+    selected = [step for step in (0, *steps) if is_evaluated(step, config) and not trainer.select_prompts.is_empty()]
+    work.join("select", selected, files.select, no_answers(scoring_functions(config.rewards, config.grpo.select_metric)))
     files.timings.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(work.timings, files.timings)
 
@@ -120,9 +132,9 @@ def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunC
 
     facts = {
         "noun": "grpo_checkpoint",
-        "run_key": work.run_key,
+        "run_key": work.key,
         "step": config.grpo.steps,
-        "config": {name: section_values(config, name) for name in SECTIONS_READ},
+        "config": {name: lasting_values(config, name) for name in SECTIONS_READ},
         "policy_digest": policy_digest(trainer.policy.model),
         "parents": {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)},
         "reward_code_hash": trainer.reward_code_hash,
@@ -132,16 +144,32 @@ def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunC
 
 def _keep_start(trainer: Trainer, work: WorkFolder, on_step: Callable[[StepReport], None]) -> None:
     """How the policy does before any training: the curves' first point."""
-    metrics = evaluate_select(trainer) if trainer.config.grpo.eval_every else {}
+    selected = evaluate_select(trainer, 0) if is_evaluated(0, trainer.config) else None
+    metrics = select_metrics(selected)
     timings: dict[str, float] = {"timestamp_ms": _now_ms()}
-    work.append(0, metrics, timings)
+    with work.explaining():
+        if selected is not None:
+            work.keep("select", 0, selected)
+        work.append(0, metrics, timings)
     on_step(StepReport(0, metrics, timings, checkpointed=False))
 
 
-def _keep(work: WorkFolder, step: int, result: StepResult, timings: dict[str, float]) -> None:
-    work.rollouts.write(step, result.rollouts)
-    work.rewards.write(step, result.rewards)
-    work.append(step, result.metrics, timings)
+def _keep(
+    trainer: Trainer, work: WorkFolder, step: int, result: StepResult, selected: pl.DataFrame | None, timings: dict[str, float], *, checkpoint: bool
+) -> dict[str, float]:
+    """Write the step's rows and lines, and a checkpoint when asked for; the seconds that each took, for the next step's timings."""
+    started = time.perf_counter()
+    with work.explaining():
+        work.keep("rollouts", step, result.rollouts)
+        work.keep("rewards", step, result.rewards)
+        if selected is not None:
+            work.keep("select", step, selected)
+        work.append(step, result.metrics, timings)
+        rows_done = time.perf_counter()
+        if not checkpoint:
+            return {"seconds/rows": rows_done - started}
+        save(work, ResumePoint(step, asdict(trainer.controller)), trainer.policy.model, trainer.optimizer, keep=trainer.config.grpo.keep_checkpoints)
+    return {"seconds/rows": rows_done - started, "seconds/checkpoint": time.perf_counter() - rows_done}
 
 
 def _now_ms() -> int:

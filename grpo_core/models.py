@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file, extract_commit_hash
 
 from grpo_core.addition import addition_tokenizer
+from grpo_core.checkpoint import file_sha256
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tokenization import eos_ids, load_tokenizer
 
@@ -60,6 +62,22 @@ def start_model(config: ModelConfig) -> LanguageModel:
     )
     model = in_precision(LlamaForCausalLM(llama).to(device=resolve_device(config.device)), config.dtype)
     return LanguageModel(model, tokenizer, frozenset({llama.eos_token_id}), {})
+
+
+def source_of(config: ModelConfig, *, loaded: bool = False) -> str:
+    """What pins the starting weights: `embedded`, a sha256 over the files of a folder, or `name@commit` of a model on the hub.
+
+    Once the model was `loaded` the commit is that of the files it came from; before that it is the newest.
+    """
+    if not config.path:
+        return "embedded"
+    folder = Path(config.path)
+    if not folder.is_dir():
+        found = cached_file(config.path, "config.json", local_files_only=loaded)
+        return f"{config.path}@{extract_commit_hash(found, None)}"
+    names = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    shown = [name for name in names if not any(part.startswith(".") for part in name.parts)]  # a hub's own notes are no part of the model
+    return hashlib.sha256("".join(f"{name} {file_sha256(folder / name)}\n" for name in shown).encode()).hexdigest()
 
 
 def load_model(path: str | Path, config: ModelConfig) -> LanguageModel:

@@ -31,7 +31,7 @@ class RolloutBatch:
     """P·G texts with them."""
     group_size: int
     policy_digest: str
-    """Of the weights that drew the completions; empty where nobody asks (evaluation)."""
+    """Of the weights that drew the completions."""
 
     def row_names(self) -> list[str]:
         """How error messages call each completion."""
@@ -52,7 +52,7 @@ def draw(
     max_new_tokens: int,
     batch_size: int,
     stream: tuple[object, ...],
-    digest: str = "",
+    digest: str,
     on_batch: Callable[[int], None] = lambda completions: None,
 ) -> RolloutBatch:
     """`group_size` completions for every row of `prompts`; `stream` names the random numbers (seed and purpose).

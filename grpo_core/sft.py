@@ -1,8 +1,9 @@
 """Supervised fine-tuning on demonstrations: next-token cross-entropy on the completion's tokens, never on the prompt's."""
 
+import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import polars as pl
 import torch
@@ -12,8 +13,10 @@ from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel
 from grpo_core.randomness import epoch_indices
+from grpo_core.resume import ResumePoint, restore, save
 from grpo_core.token_batch import token_batch
 from grpo_core.tokenization import encode_completion, encode_prompt
+from grpo_core.work_folder import WorkFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,31 +66,45 @@ def fine_tune(
     config: SftConfig,
     on_step: Callable[[SftStep], None],
     should_stop: Callable[[], bool],
+    work: WorkFolder,
 ) -> list[SftStep]:
-    """`config.steps` AdamW steps over `pairs`, reshuffled every epoch; the model is changed in place.
+    """`config.steps` AdamW steps over `pairs`, reshuffled every epoch; the model is changed in place. Returns every step's figures.
 
-    Raises Interrupted(0) when asked to stop.
+    A run that was interrupted continues from its newest checkpoint in `work`, to the same weights. Raises Interrupted when asked to
+    stop, with a checkpoint written first, and DivergedError before a number that is not finite reaches the weights.
     """
     model = language_model.model
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, betas=(config.adam_beta1, config.adam_beta2), weight_decay=config.weight_decay)
-    history = []
-    for step in range(1, config.steps + 1):
-        rate = learning_rate_at(step, config)
-        for group in optimizer.param_groups:
-            group["lr"] = rate
-        chosen = [pairs[i] for i in epoch_indices(len(pairs), (step - 1) * config.batch_size, config.batch_size, (config.seed, "sft"))]
-        loss = _accumulate(language_model, chosen, config.micro_batch_size)
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm))
-        if not math.isfinite(norm):
-            raise DivergedError(f"supervised fine-tuning diverged at step {step} (loss {loss}, gradient norm {norm}): lower sft.learning_rate")
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        history.append(SftStep(step, loss, rate, norm))
-        on_step(history[-1])
-        if should_stop() and step < config.steps:
-            raise Interrupted(0)
-    return history
+    point = restore(work, model, optimizer, last_step=config.steps)
+    for step in range(point.step + 1, config.steps + 1):
+        done = _step(language_model, optimizer, pairs, config, step)
+        stop = should_stop() and step < config.steps
+        with work.explaining():
+            work.append(step, {name: value for name, value in asdict(done).items() if name != "step"})
+            if stop or step == config.steps or step % config.checkpoint_every == 0:
+                save(work, ResumePoint(step), model, optimizer, keep=config.keep_checkpoints)
+        on_step(done)
+        if stop:
+            raise Interrupted(step)
+    return [SftStep(**json.loads(line)) for line in work.metrics.read_text().splitlines()]
+
+
+def _step(
+    language_model: LanguageModel, optimizer: torch.optim.Optimizer, pairs: Sequence[tuple[list[int], list[int]]], config: SftConfig, step: int
+) -> SftStep:
+    """Optimizer step number `step`, from 1."""
+    rate = learning_rate_at(step, config)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    chosen = [pairs[i] for i in epoch_indices(len(pairs), (step - 1) * config.batch_size, config.batch_size, (config.seed, "sft"))]
+    loss = _accumulate(language_model, chosen, config.micro_batch_size)
+    norm = float(torch.nn.utils.clip_grad_norm_(language_model.model.parameters(), config.max_grad_norm))
+    if not math.isfinite(norm):
+        raise DivergedError(f"supervised fine-tuning diverged at step {step} (loss {loss}, gradient norm {norm}): lower sft.learning_rate")
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return SftStep(step, loss, rate, norm)
 
 
 def _accumulate(language_model: LanguageModel, pairs: list[tuple[list[int], list[int]]], micro_batch_size: int) -> float:

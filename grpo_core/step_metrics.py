@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import polars as pl
 import torch
 
 from grpo_core.advantages import EQUAL_WITHIN, zero_variance
@@ -72,3 +73,8 @@ def update_metrics(updates: list[StepStatistics]) -> dict[str, float]:
 
     means = {name: mean(name) for name in ("loss", "policy_loss", "kl_loss", "grad_norm", "entropy", "clip_fraction")}
     return means | {"ratio/max": max(u.max_ratio for u in updates), "logprob_gap": updates[0].logprob_gap}
+
+
+def select_metrics(rows: pl.DataFrame | None) -> dict[str, float]:
+    """Accuracy and length of an evaluation on the `select` prompts; nothing where there was none."""
+    return {} if rows is None else {"eval/select_accuracy": sum(rows["correct"]) / len(rows), "eval/select_length": sum(rows["length"]) / len(rows)}

@@ -1,6 +1,7 @@
 """One pass of the algorithm: sample groups, score them, compare within groups, ask the reference, update the policy.
 
-`train_step` is the body of the loop, top to bottom as in the paper; loop.py repeats it and keeps what it returns.
+`train_step` is the body of the loop, top to bottom as in the paper; loop.py repeats it and keeps what it returns. What follows
+sampling is `learn`: replay.py calls it with a batch from the ledger.
 """
 
 import time
@@ -118,6 +119,11 @@ def train_step(trainer: Trainer, step: int) -> StepResult:
     trainer.seconds.clear()
     with trainer.timed("sample"):
         batch = draw_batch(trainer, step)
+    return learn(trainer, batch, step)
+
+
+def learn(trainer: Trainer, batch: RolloutBatch, step: int) -> StepResult:
+    """Score the rollout batch, compare within its groups, update the policy, let the KL controller follow: a function of its arguments."""
     with trainer.timed("score"):
         scores = score_batch(batch, trainer.config.rewards)
     signal = compare_within_groups(batch, scores, step, trainer.config.grpo, scale_by_std=trainer.loss.scale_by_std)
@@ -144,12 +150,11 @@ def train_step(trainer: Trainer, step: int) -> StepResult:
 
 
 def draw_batch(trainer: Trainer, step: int) -> RolloutBatch:
-    """The step's prompts (each epoch goes through all of them once, in a new order) and G completions of each."""
+    """The step's prompts and G completions of each."""
     settings, rollout = trainer.config.grpo, trainer.config.rollout
-    chosen = epoch_indices(len(trainer.train_prompts), (step - 1) * settings.prompts_per_step, settings.prompts_per_step, (settings.seed, "prompts"))
     return draw(
         trainer.policy,
-        trainer.train_prompts[chosen],
+        prompts_of(trainer, step),
         step=step,
         group_size=settings.group_size,
         temperature=rollout.temperature,
@@ -158,6 +163,13 @@ def draw_batch(trainer: Trainer, step: int) -> RolloutBatch:
         stream=(settings.seed, "rollout"),
         digest=policy_digest(trainer.policy.model),
     )
+
+
+def prompts_of(trainer: Trainer, step: int) -> pl.DataFrame:
+    """The step's prompts: each epoch goes through all of them once, in a new order."""
+    settings = trainer.config.grpo
+    chosen = epoch_indices(len(trainer.train_prompts), (step - 1) * settings.prompts_per_step, settings.prompts_per_step, (settings.seed, "prompts"))
+    return trainer.train_prompts[chosen]
 
 
 @torch.no_grad()
@@ -240,19 +252,19 @@ def move_controller(trainer: Trainer, metrics: dict[str, float]) -> None:
         trainer.controller = next_controller(trainer.controller, metrics[statistic], trainer.config.grpo)
 
 
-def evaluate_select(trainer: Trainer) -> dict[str, float]:
-    """Greedy accuracy and length on the `select` prompts; nothing where there are none."""
+def evaluate_select(trainer: Trainer, step: int) -> pl.DataFrame | None:
+    """What the policy after `step` answers the `select` prompts, greedily, one row each; None where there are no such prompts."""
     if trainer.select_prompts.is_empty():
-        return {}
+        return None
     config = trainer.config
     with trainer.timed("evaluate"):
-        rows = evaluate(
+        return evaluate(
             trainer.policy,
             trainer.select_prompts,
             name="policy",
+            step=step,
             samples=0,
             config=HeldoutEvalConfig(metric=config.grpo.select_metric),
             rollout=config.rollout,
             weights=config.rewards,
         )
-    return {"eval/select_accuracy": sum(rows["correct"]) / len(rows), "eval/select_length": sum(rows["length"]) / len(rows)}

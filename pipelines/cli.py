@@ -7,6 +7,13 @@ import click
 
 from assets.paths import Paths
 from pipelines.commands.common import checkout, clear_errors, experiment_option, visible
+from pipelines.commands.compare import compare
+from pipelines.commands.doctor import doctor
+from pipelines.commands.prune import prune
+from pipelines.commands.replay import replay
+from pipelines.commands.reproduce import reproduce
+from pipelines.commands.trace import trace
+from pipelines.commands.verify import verify
 from pipelines.environment import prepare_libraries
 from pipelines.params import choose_experiment, experiments
 from pipelines.reward_code import check_reward_functions
@@ -42,12 +49,13 @@ def run(experiment: str, from_grpo: bool) -> None:
     from rich.console import Console
 
     from pipelines.definitions import run_job
-    from pipelines.summary import counts, result, written_evidence
+    from pipelines.outlook import outlook, shown
+    from pipelines.summary import result, written_evidence
 
     paths = Paths(root, experiment)
     # A log has no width of its own; the evidence needs 105 columns to stand on single lines.
     console = Console(width=None if Console().is_terminal else 120)
-    console.print(counts(experiment, config, num_train_prompts(paths)))
+    console.print(shown(outlook(root, experiment, config)))
     sys.stdout.flush()
     stop_at_once()
     outcome = run_job(root, experiment, from_grpo=from_grpo)
@@ -59,23 +67,6 @@ def run(experiment: str, from_grpo: bool) -> None:
             sys.exit(INTERRUPTED)
         raise click.ClickException("the run failed: the first error above says why; what was finished before it is kept")
     console.print(result(paths, config))
-
-
-@main.command()
-@clear_errors
-def check() -> None:
-    """Check params.yaml and show what its numbers multiply to."""
-    root = checkout()
-    configs = experiments(root)
-    check_reward_functions(root, configs.values())
-    from rich.console import Console
-
-    from pipelines.summary import counts
-
-    console = Console()
-    for name, config in configs.items():
-        console.print(counts(name, config, num_train_prompts(Paths(root))))
-    console.print(f"params.yaml is valid: {len(configs)} experiment{'s' if len(configs) > 1 else ''}")
 
 
 @main.command()
@@ -192,16 +183,8 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
         click.echo(visible(text))
 
 
-def num_train_prompts(paths: Paths) -> int | None:
-    """Rows of the train split; None when the table was not made yet, or is broken and will be made again."""
-    if not paths.prompts.exists():
-        return None
-    import polars as pl
-
-    try:
-        return int(pl.scan_parquet(paths.prompts).filter(pl.col("split") == "train").select(pl.len()).collect().item())
-    except pl.exceptions.PolarsError:
-        return None
+for _command in (doctor, trace, compare, replay, reproduce, verify, prune):
+    main.add_command(_command)
 
 
 if __name__ == "__main__":

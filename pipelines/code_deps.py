@@ -12,7 +12,7 @@ from pipelines.graph import LOOP, LOOP_STAGE, RUN_CONFIG
 from pipelines.params import ROOT
 
 PACKAGES = ("assets", "grpo_core", "pipelines")
-PAGE_ONLY = frozenset({"assets.page", "assets.charts", "assets.canvas", "assets.histograms"})
+PAGE_ONLY = frozenset({"assets.page", "assets.charts", "assets.canvas", "assets.histograms", "assets.lineage"})
 """Modules that only draw a noun's page: a nicer chart must not train a model again."""
 
 _STAGE = re.compile(r"^  (\w+):$")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from grpo_core.config import ModelConfig
+from grpo_core.determinism import prepare
 
 DEFAULTS = {
     # Nothing phones home unless the user's own environment says otherwise.
@@ -38,14 +39,8 @@ def prepare_environment(root: Path) -> None:
     os.environ.update(environment(root, os.environ))
 
 
-def limit_threads(num_threads: int) -> None:
-    """Hold numeric libraries to `num_threads`; only before they are imported."""
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(num_threads)
-
-
 def prepare_libraries(model: ModelConfig) -> None:
-    """Hold numeric libraries to `model.num_threads`, and hide loading bars unless there is much to load; only before they are imported."""
-    limit_threads(model.num_threads)
+    """Hold numeric libraries to what makes results repeat, and hide loading bars unless there is much to load; only before they are imported."""
+    prepare(model)
     if not model.path:
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "true")

@@ -13,6 +13,7 @@ from assets.page import Chart, Markdown, Table, Value
 from assets.paths import Paths
 from pipelines.graph import Target
 from pipelines.lock import Entry
+from pipelines.records import read_record
 
 LONGEST_CELL = 200
 WORD_JOINER = "\u2060"
@@ -28,7 +29,7 @@ def page(root: Path, target: Target, asset: str, entry: Entry) -> dict[str, dg.M
         shown = {name: metadata_value(value) for name, value in import_module(f"assets.{asset}").describe(paths).items()}
     except Exception as error:  # noqa: BLE001 - the files are made and hashed; a chart that fails must not undo hours of training
         shown = {"page": dg.MetadataValue.text(f"could not be drawn: {type(error).__name__}: {error}")}
-    return {**shown, **_link(paths, target), **_hashes(target, asset, entry)}
+    return {**shown, **_link(paths, target), **_hashes(target, asset, entry), **_code(paths, target, entry)}
 
 
 def _hashes(target: Target, asset: str, entry: Entry) -> dict[str, dg.MetadataValue]:
@@ -37,6 +38,15 @@ def _hashes(target: Target, asset: str, entry: Entry) -> dict[str, dg.MetadataVa
         "dvc/size": dg.MetadataValue.int(entry.size(target, asset)),
         "dvc/target": dg.MetadataValue.text(target.name),
     }
+
+
+def _code(paths: Paths, target: Target, entry: Entry) -> dict[str, dg.MetadataValue]:
+    """The commit that the result came from, and the one that holds the code as it ran where something of it was not committed."""
+    record = read_record(paths, target.stage, entry.outs)
+    if record is None or record["commit"] is None:
+        return {}
+    changed = {"git/snapshot": dg.MetadataValue.text(record["snapshot"])} if record["dirty"] else {}
+    return {"git/commit": dg.MetadataValue.text(record["commit"]), **changed}
 
 
 def _link(paths: Paths, target: Target) -> dict[str, dg.MetadataValue]:

@@ -1,49 +1,105 @@
-"""How long a training's resume state is kept: until DVC has the outputs in its cache and in dvc.lock.
+"""How long a training's work folder is kept, and what starting the training again does with it.
 
-A finished training leaves a marker in its work folder with the hash under which DVC will know its checkpoint. A run that was killed
-while DVC hashed the outputs finds no such hash in dvc.lock and goes on from its last checkpoint, which is done at once. When the hash
-is there the outputs are safe: the folder is removed, and training again (`dvc repro --force`) starts at step 1.
+A training that ends well leaves a marker in its work folder: the hash under which DVC will know its checkpoint, and the last step.
+Started again with the same key, i.e. from the same configuration (but its number of steps), inputs and code, it
+
+- resumes when there is no marker: it was interrupted;
+- resumes, which is done at once, when DVC has not taken what the marker names: it was killed while DVC hashed the outputs;
+- extends the finished training when more steps are asked for than the marker's;
+- starts over at step 1 when DVC has taken the outputs and no more steps are asked for: DVC runs such a stage only when forced to.
+
+GRPO's folder stays until `grpo prune`, so that it can be extended and its steps replayed. SFT cannot be extended (its learning rate
+depends on the number of steps), so its folder goes once DVC has the checkpoint.
 """
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
-from assets.paths import Paths
+from assets.paths import SHARED, Paths
+from grpo_core.checkpoint import write_text
 from grpo_core.config import RunConfig
-from pipelines.graph import LOOP_STAGE
-from pipelines.lock import folder_md5, read_lock
+from grpo_core.work_folder import WorkFolder
+from pipelines.dvc_cache import object_path
+from pipelines.lock import read_lock
+from pipelines.provenance import Making
 
 FINISHED = "finished"
 """The marker's name."""
+TRAINED = ("sft_checkpoint", "grpo_checkpoint")
+"""Nouns that are made by training, step by step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the marker of a finished training says."""
+
+    md5: str
+    """The checkpoint's hash, as DVC will know it."""
+    step: int
+    """The last step."""
 
 
 @contextmanager
-def resumable(paths: Paths, config: RunConfig) -> Iterator[Path]:
-    """The work folder of the training inside the block, marked as finished when the block ends well."""
-    from assets.grpo_checkpoint import work_folder
-
-    work = work_folder(paths, config)
-    forget_committed(paths, work)
-    (work / FINISHED).unlink(missing_ok=True)
+def resumable(making: Making, config: RunConfig) -> Iterator[Path]:
+    """The work folder for the training inside the block, emptied when it has to start over, and marked as finished when the block ends well."""
+    paths, noun = making.paths, making.noun
+    work: Path = import_module(f"assets.{noun}").work_folder(paths, config)
+    steps = config.sft.steps if noun == "sft_checkpoint" else config.grpo.steps
+    with WorkFolder.open(work):
+        finished = read_marker(work)
+        if finished is not None and steps <= finished.step and is_taken(paths, noun, work):
+            _empty(work)
+        (work / FINISHED).unlink(missing_ok=True)
     yield work
-    (work / FINISHED).write_text(folder_md5(paths.grpo_checkpoint) + "\n", encoding="utf-8")
+    write_text(work / FINISHED, json.dumps({"md5": making.record()["outs"][_out(paths, noun)], "step": steps}) + "\n")
+
+
+def read_marker(work: Path) -> Finished | None:
+    """What a finished training left in its work folder; None when it has not finished."""
+    try:
+        values = json.loads((work / FINISHED).read_bytes())
+        return Finished(str(values["md5"]), int(values["step"]))
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def is_taken(paths: Paths, noun: str, work: Path) -> bool:
+    """Whether the training in the work folder has finished, and DVC has taken what it made: dvc.lock names it, or did so and was written anew since.
+
+    DVC fills its cache before it writes dvc.lock, and a kill may come between the two: what is in the cache counts only when dvc.lock is
+    newer than the marker. That is so after going back to settings whose outputs DVC had kept, which changes dvc.lock and runs nothing.
+    """
+    finished = read_marker(work)
+    if finished is None:
+        return False
+    lock, target = paths.root / "dvc.lock", noun if noun in SHARED else f"{noun}@{paths.experiment}"
+    entry = read_lock(paths.root).get(target)
+    if entry is not None and entry.outs.get(_out(paths, noun)) == finished.md5:
+        return True
+    return object_path(paths.root, finished.md5).is_file() and lock.is_file() and lock.stat().st_mtime_ns > (work / FINISHED).stat().st_mtime_ns
 
 
 def settle(paths: Paths) -> None:
-    """Forget the resume state of the training that the experiment's policy came from, if DVC keeps what it made."""
-    from assets.grpo_checkpoint import finished_work_folder
+    """Remove the work folders of SFT whose checkpoint DVC has taken; all others stay."""
+    for marker in (paths.work / "sft_checkpoint").glob(f"*/{FINISHED}"):
+        if is_taken(paths, "sft_checkpoint", marker.parent):
+            shutil.rmtree(marker.parent)
 
-    if (paths.grpo_checkpoint / "manifest.json").is_file():
-        forget_committed(paths, finished_work_folder(paths))
+
+def _empty(work: Path) -> None:
+    """Remove everything from a work folder but the lock that is held on it. The marker goes last: a kill on the way is no interrupted training."""
+    for path in sorted(work.iterdir(), key=lambda path: path.name == FINISHED):
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != "lock":
+            path.unlink()
 
 
-def forget_committed(paths: Paths, work: Path) -> None:
-    """Remove the work folder of a finished training whose checkpoint dvc.lock names; any other is left as it is."""
-    marker = work / FINISHED
-    entry = read_lock(paths.root).get(f"{LOOP_STAGE}@{paths.experiment}")
-    if marker.is_file() and entry is not None:
-        committed = entry.outs.get(str(paths.grpo_checkpoint.relative_to(paths.root)))
-        if marker.read_text(encoding="utf-8").strip() == committed:
-            shutil.rmtree(work)
+def _out(paths: Paths, noun: str) -> str:
+    """The checkpoint's path as dvc.lock spells it."""
+    return str((paths.sft_checkpoint if noun == "sft_checkpoint" else paths.grpo_checkpoint).relative_to(paths.root))

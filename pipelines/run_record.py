@@ -13,9 +13,9 @@ from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from assets.rollout_batches import KEYS
 from grpo_core.config import SECTIONS, RunConfig, section_values
-from pipelines.lock import read_lock
-from pipelines.provenance import git_state
-from pipelines.tracking import MlflowSink, Status, open_run, page_address, provenance_tags, tracking_uri
+from pipelines.provenance import Making
+from pipelines.runs import related
+from pipelines.tracking import MlflowSink, Status, mlflow_failures, open_run, page_address, provenance_tags, tracking_uri
 
 SAMPLES = 10
 """Completions shown of the first and of the last step."""
@@ -26,11 +26,12 @@ class TrackingError(ValueError):
 
 
 @contextmanager
-def training_record(paths: Paths, config: RunConfig, work: Path) -> Iterator[ProgressCallback]:
+def training_record(making: Making, config: RunConfig, work: Path) -> Iterator[ProgressCallback]:
     """The MLflow run of the training in the folder `work`: its curves follow the checkpoints, the rest is logged when the block ends well.
 
     MLflow failing on the way is a warning, and the next checkpoint sends what was missed. Raises `TrackingError` when it fails at the end.
     """
+    paths = making.paths
     sink: MlflowSink | None = None
     warned = False
 
@@ -41,7 +42,7 @@ def training_record(paths: Paths, config: RunConfig, work: Path) -> Iterator[Pro
         try:
             with _clear_errors(paths.root):
                 # The folder's name is the run's key as it was when training began: the code on disk may have changed since.
-                sink = sink or _open(paths, config, work.name)
+                sink = sink or _open(making, config, work.name)
                 sink.replay(work / "metrics.jsonl", work / "timings.jsonl", progress.step)
                 _keep_address(sink, paths)
         except TrackingError as error:
@@ -57,42 +58,56 @@ def training_record(paths: Paths, config: RunConfig, work: Path) -> Iterator[Pro
             _finish_stopped(sink, paths.root, error)
         raise
     with _clear_errors(paths.root):
-        log_training(sink or _open(paths, config, finished_run_key(paths)), paths)
+        log_training(sink or _open(making, config, work.name), making)
 
 
 @contextmanager
-def evaluation_record(paths: Paths, config: RunConfig) -> Iterator[ProgressCallback]:
+def evaluation_record(making: Making, config: RunConfig) -> Iterator[ProgressCallback]:
     """Held-out numbers, picture and samples, added to the training's MLflow run when the block ends well."""
     yield lambda progress: None
-    with _clear_errors(paths.root):
-        log_evaluation(_open(paths, config, finished_run_key(paths)), paths)
+    with _clear_errors(making.paths.root):
+        log_evaluation(_open(making, config, finished_run_key(making.paths)), making)
 
 
-def log_training(sink: MlflowSink, paths: Paths) -> None:
-    """All that a finished training leaves: curves to the last step, data, charts and samples."""
+@contextmanager
+def review_record(making: Making, config: RunConfig) -> Iterator[ProgressCallback]:
+    """How the pairs to judge were made, added to the training's MLflow run when the block ends well."""
+    yield lambda progress: None
+    with _clear_errors(making.paths.root):
+        sink = _open(making, config, finished_run_key(making.paths))
+        sink.log_records({making.noun: making.record()})
+        sink.finish("FINISHED")
+
+
+def log_training(sink: MlflowSink, making: Making) -> None:
+    """All that a finished training leaves: curves to the last step, data, charts, samples, and how it and all before it was made."""
     from assets.charts import training_charts
     from grpo_core.checkpoint import file_sha256
 
+    paths = making.paths
     metrics = paths.grpo_checkpoint / "metrics.jsonl"
     rewards = pl.read_parquet(paths.rewards)
-    sink.replay(metrics, paths.provenance("grpo_checkpoint") / "timings.jsonl", int(rewards["step"].max()))  # type: ignore[arg-type]  # an int column
+    sink.replay(metrics, paths.provenance("grpo_checkpoint") / "timings.jsonl", int(rewards["step"].max()), final=True)  # type: ignore[arg-type]  # an int column
     sink.log_inputs(pl.read_parquet(paths.prompts), file_sha256(paths.prompts))
     sink.log_figures(training_charts(pl.read_ndjson(metrics, infer_schema_length=None), rewards))
     sink.log_samples(training_samples(pl.read_parquet(paths.rollout_batches), rewards))
+    sink.log_records(related(paths.root, making.record()))
     _keep_address(sink, paths)
     sink.finish("FINISHED")
 
 
-def log_evaluation(sink: MlflowSink, paths: Paths) -> None:
+def log_evaluation(sink: MlflowSink, making: Making) -> None:
     """All that a finished evaluation leaves."""
     from assets.charts import accuracy_bars
 
+    paths = making.paths
     summary = json.loads(paths.heldout_summary.read_text(encoding="utf-8"))
     completions = pl.read_parquet(paths.heldout_completions)
     sink.log_summary(summary)
     sink.log_figures({"heldout_accuracy": accuracy_bars(summary)})
     shown = completions.filter(pl.col("decoding") == "greedy").sort("prompt_id", "model").head(2 * SAMPLES)
     sink.log_samples(shown.select("model", "prompt_id", "text", "length", "correct", "reward"), "heldout_samples")
+    sink.log_records({making.noun: making.record()})
     sink.finish("FINISHED")
 
 
@@ -119,13 +134,16 @@ def training_samples(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFr
     return pl.concat(ends).select("step", "prompt_id", "text", "length", "finish_reason", "reward", "advantage")
 
 
-def _open(paths: Paths, config: RunConfig, run_key: str) -> MlflowSink:
+def _open(making: Making, config: RunConfig, run_key: str) -> MlflowSink:
+    """The training's MLflow run. Its tags say what the training came from, so the stages after it set none."""
     params = {section: section_values(config, section) for section in SECTIONS}
-    state = git_state(paths.root)
-    made = {str(path.relative_to(paths.root)) for path in (paths.prompts, paths.sft_checkpoint, paths.reference_checkpoint)}
-    hashes = {path: md5 for entry in read_lock(paths.root).values() for path, md5 in entry.outs.items() if path in made}
-    tags = provenance_tags(state["commit"] or "none", dirty=bool(state["dirty"]), hashes=hashes)
-    return open_run(paths.root, paths.experiment, run_key, params, tags)
+    tags = provenance_tags(making.code, _inputs(making)) if making.noun == "grpo_checkpoint" else {}
+    return open_run(making.paths.root, making.paths.experiment, run_key, params, tags)
+
+
+def _inputs(making: Making) -> dict[str, str]:
+    """Hashes of the data that a training reads, its configuration aside: that is logged number by number."""
+    return {path: md5 for path, md5 in making.deps.items() if not path.startswith("data/run_config/")}
 
 
 def _status(error: BaseException) -> Status:
@@ -136,12 +154,8 @@ def _status(error: BaseException) -> Status:
 
 @contextmanager
 def _clear_errors(root: Path) -> Iterator[None]:
-    from mlflow.exceptions import MlflowException
-    from requests import RequestException
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
-    except (MlflowException, RequestException, SQLAlchemyError) as error:
+    except mlflow_failures() as error:
         reason = str(error).strip().partition("\n")[0]
         raise TrackingError(f"MLflow at {tracking_uri(root)} failed: {reason}; repair it or set MLFLOW_TRACKING_URI (checkpoints are kept)") from error

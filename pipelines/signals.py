@@ -41,6 +41,18 @@ class StopRequest:
         self._requested = True
 
 
+def stop_once() -> None:
+    """As `stop_at_once`, but only the first signal is heard: what cleans up after it is not to be interrupted by an impatient second one."""
+
+    def first(number: int, frame: FrameType | None) -> None:
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in STOPPING:
+        signal.signal(number, first)
+
+
 def stop_at_once() -> None:
     """Both signals raise KeyboardInterrupt, also in a process that was started in the background and inherited an ignored SIGINT."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

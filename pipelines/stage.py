@@ -3,32 +3,30 @@
 import argparse
 import os
 import sys
-import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 
+import assets
+import grpo_core
 from assets import run_config
 from assets.page import Progress, ProgressCallback
-from assets.paths import Paths
+from assets.paths import SHARED, Paths
 from grpo_core.config import ConfigError, RunConfig
 from pipelines.environment import prepare_environment, prepare_libraries
-from pipelines.params import experiments, find_root, read_run_config, section_files, written_experiments
-from pipelines.provenance import collect, write_provenance
+from pipelines.params import ROOT, experiments, find_root, read_run_config, section_files, written_experiments
+from pipelines.provenance import Making, begin
 from pipelines.reward_code import check_reward_functions
 from pipelines.signals import StopRequest, die_with_parent, stop_at_once
 
-SHARED = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
-"""Made once, for all experiments."""
 NOUNS = (*SHARED, "grpo_checkpoint", "heldout_eval", "blind_review_set")
 CONTRACTS = {"prompts": ("prompts",), "grpo_checkpoint": ("rollout_batches", "rewards"), "heldout_eval": ("heldout_eval",)}
 """Stage → the nouns of its contracts, each checked before the stage counts as done."""
 INTERRUPTED = 130
 """Exit status after SIGINT or SIGTERM, as a shell has it for Ctrl-C."""
-START_OVER = "nothing was kept; run again to start this stage over"
+NOTHING_NEW = "nothing new was kept; run again to go on"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,10 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop_at_once()
     try:
         root = find_root(Path.cwd())
+        check_code(root)
         prepare_environment(root)
         return make(options.noun, root, options.experiment)
     except KeyboardInterrupt:
-        print(f"interrupted: {START_OVER}", file=sys.stderr)
+        print(f"interrupted: {NOTHING_NEW}", file=sys.stderr)
         return INTERRUPTED
     except (ValueError, OSError) as error:
         if os.environ.get("GRPO_TRACEBACK") == "1":
@@ -59,48 +58,73 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+def check_code(root: Path) -> None:
+    """Refuse to make a checkout's data with the code of another place: dvc.lock and the records would name code that did not run."""
+    for folder in (ROOT, *(Path(package.__path__[0]).resolve().parent for package in (assets, grpo_core))):
+        if folder != root:
+            raise ConfigError(
+                f"the code that was imported lies in {folder}, the checkout that it would work on is {root}: "
+                f"run `dvc repro` in the checkout's own folder, with PYTHONPATH and PYTHONSAFEPATH unset"
+            )
+
+
 def make(noun: str, root: Path, experiment: str) -> int:
-    """Make one noun and write its provenance; returns the exit status."""
+    """Make one noun and write its record; returns the exit status."""
     if noun == "run_config":
+        making = begin(Paths(root), noun)
         check_reward_functions(root, experiments(root).values())
         run_config.produce(Paths(root), section_files(root))
+        making.record()
         return 0
     paths = Paths(root, _any_experiment(root) if noun in SHARED else experiment)
     config = read_run_config(paths)
     prepare_libraries(config.model)
-    started, clock = datetime.now(UTC), time.monotonic()
-    status = train(noun, paths, config) if noun in ("sft_checkpoint", "grpo_checkpoint") else produce(noun, paths, config)
-    if status == 0:
-        write_provenance(paths.provenance(noun), collect(root, started, time.monotonic() - clock))
-    return status
+    from pipelines.resume_state import TRAINED, settle
+
+    if noun in (*TRAINED, "heldout_eval"):
+        choose_kernels(config)
+    settle(paths)
+    making = begin(paths, noun, config)
+    return train(making, config) if noun in TRAINED else produce(making, config)
 
 
-def produce(noun: str, paths: Paths, config: RunConfig) -> int:
+def choose_kernels(config: RunConfig) -> None:
+    """Have torch compute in the way that repeats, on the device that the configuration names."""
+    from grpo_core.determinism import after_torch_import
+    from grpo_core.models import resolve_device
+
+    after_torch_import(str(resolve_device(config.model.device)))
+
+
+def produce(making: Making, config: RunConfig) -> int:
     """Make a noun that keeps no checkpoints on the way."""
     from pipelines.progress import reporting
 
-    asset = import_module(f"assets.{noun}")
-    with _record(noun, paths, config) as record, reporting(noun, record) as report:
-        asset.produce(paths, config, report)
-        check_contracts(noun, paths)
+    asset = import_module(f"assets.{making.noun}")
+    with tracked(making, config) as track, reporting(making.noun, track) as report:
+        asset.produce(making.paths, config, report)
+        check_contracts(making.noun, making.paths)
+        making.record()
     return 0
 
 
-def train(noun: str, paths: Paths, config: RunConfig) -> int:
+def train(making: Making, config: RunConfig) -> int:
     """Make a noun by training, which stops at the next step's end when asked to, with a checkpoint to go on from."""
     from pipelines.progress import reporting
+    from pipelines.resume_state import resumable
 
     should_stop = StopRequest()
     should_stop.listen()
     from grpo_core.errors import Interrupted
 
-    asset = import_module(f"assets.{noun}")
+    asset = import_module(f"assets.{making.noun}")
     try:
-        with _record(noun, paths, config) as record, reporting(noun, record) as report:
-            asset.produce(paths, config, report, should_stop)
-            check_contracts(noun, paths)
+        with resumable(making, config) as work, tracked(making, config, work) as track, reporting(making.noun, track) as report:
+            asset.produce(making.paths, config, report, should_stop, work)
+            check_contracts(making.noun, making.paths)
+            making.record()
     except Interrupted as interrupted:
-        kept = f"work up to step {interrupted.step} is kept; run again to resume" if interrupted.step else START_OVER
+        kept = f"work up to step {interrupted.step} is kept; run again to resume" if interrupted.step else NOTHING_NEW
         print(f"interrupted: {kept}", file=sys.stderr)
         return INTERRUPTED
     return 0
@@ -121,21 +145,21 @@ def check_contracts(noun: str, paths: Paths) -> None:
 
 
 @contextmanager
-def _record(noun: str, paths: Paths, config: RunConfig) -> Iterator[ProgressCallback]:
-    """The MLflow record of the stages that have one, and the resume state of the training."""
-    if noun not in ("grpo_checkpoint", "heldout_eval"):
-        yield _ignore
-        return
-    from pipelines.resume_state import resumable, settle
-    from pipelines.run_record import evaluation_record, training_record
+def tracked(making: Making, config: RunConfig, work: Path | None = None) -> Iterator[ProgressCallback]:
+    """Tells MLflow what the stages that have a part in a run did; the others have no run to tell it of yet."""
+    from pipelines.run_record import evaluation_record, review_record, training_record
 
-    if noun == "grpo_checkpoint":
-        with resumable(paths, config) as work, training_record(paths, config, work) as record:
-            yield record
+    record: AbstractContextManager[ProgressCallback]
+    if making.noun == "grpo_checkpoint" and work is not None:
+        record = training_record(making, config, work)
+    elif making.noun == "heldout_eval":
+        record = evaluation_record(making, config)
+    elif making.noun == "blind_review_set":
+        record = review_record(making, config)
     else:
-        settle(paths)
-        with evaluation_record(paths, config) as record:
-            yield record
+        record = nullcontext(_ignore)
+    with record as track:
+        yield track
 
 
 def _ignore(progress: Progress) -> None:

@@ -70,8 +70,7 @@ def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -
         # Whole seconds: some file systems keep no more.
         yield from contract_results(root, target, since=int(started))
         raise
-    if target.stage == LOOP_STAGE and target.experiment is not None:
-        settle(Paths(root, target.experiment))
+    settle(Paths(root))
     entry = read_lock(root)[target.name]
     outcome = "made" if worked else "up to date, or taken from DVC's cache"
     for asset in target.assets:

@@ -1,4 +1,4 @@
-"""What a person sees when a run has ended, and before it begins: the evidence, the places, the derived counts."""
+"""What a person sees when a run has ended: the evidence, the places, what to do next."""
 
 import json
 import os
@@ -76,34 +76,6 @@ def next_steps(paths: Paths, config: RunConfig) -> Text:
     )
     width = max(len(name) for name, _ in lines)
     return Text("\n".join(f"  {name:<{width}}  {text}" for name, text in lines))
-
-
-def counts(name: str, config: RunConfig, num_train_prompts: int | None) -> Table:
-    """What the numbers of an experiment multiply to."""
-    grpo = config.grpo
-    completions = grpo.prompts_per_step * grpo.group_size
-    seen = grpo.steps * grpo.prompts_per_step
-    table = Table(title=f"Experiment {name!r}", title_justify="left", show_header=False, box=None, padding=(0, 2))
-    rows = [
-        ("rollout batches (steps)", f"{grpo.steps:,}"),
-        ("prompts a step", f"{grpo.prompts_per_step:,}"),
-        ("completions a step", f"{completions:,} = {grpo.prompts_per_step} prompts × {grpo.group_size}"),
-        ("completions in all", f"{grpo.steps * completions:,}, at most {grpo.steps * completions * config.rollout.max_new_tokens:,} tokens"),
-        ("optimizer steps", f"{optimizer_steps(config):,} = {grpo.steps} × {grpo.updates_per_rollout} passes × {grpo.minibatches_per_rollout} minibatches"),
-        ("completions a minibatch", f"{completions // grpo.minibatches_per_rollout:,}"),
-        (
-            "prompts drawn",
-            f"{seen:,}" + ("" if not num_train_prompts else f" = {seen / num_train_prompts:.2f} epochs over {num_train_prompts:,} train prompts"),
-        ),
-    ]
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def optimizer_steps(config: RunConfig) -> int:
-    """Optimizer steps of the whole GRPO training."""
-    return config.grpo.steps * config.grpo.updates_per_rollout * config.grpo.minibatches_per_rollout
 
 
 def _interval(numbers: Mapping[str, float], key: str, sign: str = "") -> str:

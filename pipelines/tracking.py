@@ -18,13 +18,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from pipelines.snapshot import Snapshot
+
 if TYPE_CHECKING:
     import polars as pl
     from mlflow import MlflowClient
 
 EXPERIMENT = "grpo"
 """Name of the one MLflow experiment that holds all runs."""
-RUN_KEY_TAG, EXPERIMENT_TAG, SUPERSEDED_TAG = "grpo.run_key", "grpo.experiment", "grpo.superseded_by"
+RUN_KEY_TAG, EXPERIMENT_TAG, SUPERSEDED_TAG, CHANGED_TAG = "grpo.run_key", "grpo.experiment", "grpo.superseded_by", "grpo.changed."
+RECORDS = "record"
+"""Artifact folder of the records: how the run's outputs were made, a JSON file a noun."""
 WALL_CLOCK = ("seconds", "tokens_per_second")
 """Curves that come from timings.jsonl: the clock's, so they may differ when the same steps are done again."""
 PARAMS_PER_BATCH, METRICS_PER_BATCH, MAX_PARAM_LENGTH, MAX_DIGEST_LENGTH = 100, 1000, 500, 36
@@ -60,18 +64,20 @@ class MlflowSink:
     sent: dict[tuple[str, int], float] | None = field(default=None, repr=False)
     """Value by (curve, step) that MLflow holds; None until the first replay asks for it."""
 
-    def replay(self, metrics_path: Path, timings_path: Path, up_to_step: int) -> int:
+    def replay(self, metrics_path: Path, timings_path: Path, up_to_step: int, *, final: bool = False) -> int:
         """Send the points of steps up to `up_to_step` (the newest checkpoint's) that MLflow lacks; returns how many those were.
 
-        Training that was done anew and came out different (other code or hardware under the same run key) gets a run of its own;
-        the old one stays and is tagged as superseded.
+        Training that was done anew and came out different (other code or hardware under the same run key) gets a run of its own, and so
+        does one whose last step (`final`) comes before points of a longer one; the old run stays and is tagged as superseded.
         """
         points = read_points(metrics_path, timings_path, up_to_step, self._start_ms())
         if self.sent is None:
             self.sent = self._history()
-        if any(self.sent.get((p.key, p.step), p.value) != p.value for p in points if p.key not in WALL_CLOCK):
+        curves = {p.key for p in points}
+        longer = final and any(key in curves and step > up_to_step for key, step in self.sent)
+        if longer or any(self.sent.get((p.key, p.step), p.value) != p.value for p in points if p.key not in WALL_CLOCK):
             self._supersede()
-            return self.replay(metrics_path, timings_path, up_to_step)
+            return self.replay(metrics_path, timings_path, up_to_step, final=final)
         missing = [p for p in points if (p.key, p.step) not in self.sent]
         self._send(missing)
         self.sent.update({(p.key, p.step): p.value for p in missing})
@@ -118,6 +124,13 @@ class MlflowSink:
                 (Path(folder) / f"{name}.png").write_bytes(png)
             self.client.log_artifacts(self.run_id, folder, "figures")
 
+    def log_records(self, records: Mapping[str, Mapping[str, Any]]) -> None:
+        """How outputs were made, by noun, under `record/`, replacing those of the same nouns: the run's id is enough to find them on another machine."""
+        with tempfile.TemporaryDirectory() as folder:
+            for noun, record in records.items():
+                (Path(folder) / f"{noun}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+            self.client.log_artifacts(self.run_id, folder, RECORDS)
+
     def finish(self, status: Status) -> None:
         """Close the run; opening it again sets it running."""
         self.client.set_terminated(self.run_id, status)
@@ -156,9 +169,9 @@ def open_run(root: Path, experiment: str, run_key: str, params: Mapping[str, obj
     """The run of `experiment` with this run key, set running: the one begun before, else a new one.
 
     Parameters are flattened to `section.key`. One that differs from what an earlier process logged (it is outside the run key)
-    cannot be changed in MLflow and becomes the tag `grpo.changed.<key>`.
+    cannot be changed in MLflow and becomes the tag `grpo.changed.<key>`, which goes when the value is the logged one again.
     """
-    client = _client(root)
+    client = mlflow_client(root)
     experiment_id = _experiment_id(client, root)
     query = f"tags.`{RUN_KEY_TAG}` = '{run_key}' AND tags.`{EXPERIMENT_TAG}` = '{experiment}'"
     found = client.search_runs([experiment_id], query, order_by=["attributes.start_time DESC"], max_results=1)
@@ -166,18 +179,22 @@ def open_run(root: Path, experiment: str, run_key: str, params: Mapping[str, obj
     run_id = run.info.run_id
     flat = flatten(params)
     _log_params(client, run_id, {key: value for key, value in flat.items() if key not in run.data.params})
-    changed = {f"grpo.changed.{key}": value for key, value in flat.items() if run.data.params.get(key, value) != value}
+    changed = {f"{CHANGED_TAG}{key}": value for key, value in flat.items() if run.data.params.get(key, value) != value}
     for key, value in {**tags, **changed, RUN_KEY_TAG: run_key, EXPERIMENT_TAG: experiment}.items():
         client.set_tag(run_id, key, value)
+    for key in run.data.tags.keys() - changed.keys():
+        if key.startswith(CHANGED_TAG) and key.removeprefix(CHANGED_TAG) in flat:
+            client.delete_tag(run_id, key)
     client.update_run(run_id, status="RUNNING")
     status_before = run.info.status if found and run.info.status != "RUNNING" else "KILLED"
     return MlflowSink(client, experiment_id, run_id, status_before)
 
 
-def provenance_tags(commit: str, *, dirty: bool, hashes: Mapping[str, str]) -> dict[str, str]:
+def provenance_tags(code: Snapshot | None, hashes: Mapping[str, str]) -> dict[str, str]:
     """Tags that say which code and which data (DVC hash by path) a run came from; MLflow's UI shows all but its own."""
-    tags = {"mlflow.source.git.commit": commit, "grpo.git.commit": commit, "grpo.git.dirty": str(dirty).lower()}
-    return tags | {f"grpo.dvc.{valid_name(path)}": md5 for path, md5 in hashes.items()}
+    commit = code.commit if code else "none"
+    tags = {"mlflow.source.git.commit": commit, "grpo.git.commit": commit, "grpo.git.snapshot": code.sha if code else "none"}
+    return {**tags, "grpo.git.dirty": str(bool(code and code.dirty)).lower(), **{f"grpo.dvc.{valid_name(path)}": md5 for path, md5 in hashes.items()}}
 
 
 def tracking_uri(root: Path) -> str:
@@ -199,15 +216,25 @@ def port_file(root: Path) -> Path:
     return root / ".work" / "mlflow_port"
 
 
-def _client(root: Path) -> "MlflowClient":
+def mlflow_client(root: Path) -> "MlflowClient":
     """A client that neither phones home nor prints."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     from mlflow import MlflowClient
 
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=tracking_uri(root))
+
+
+def mlflow_failures() -> tuple[type[Exception], ...]:
+    """What calls of MLflow raise when its server or store fails."""
+    from mlflow.exceptions import MlflowException
+    from requests import RequestException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return MlflowException, RequestException, SQLAlchemyError
 
 
 def _experiment_id(client: "MlflowClient", root: Path) -> str:

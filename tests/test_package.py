@@ -12,7 +12,7 @@ OURS = ("grpo_core", "assets", "pipelines")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NEVER_IMPORTED = {"hydra-core", "omegaconf", "antlr4-python3-runtime", "dagster-webserver", "dagster-dg-cli"}
 """Pins that keep others right, and programs that are run."""
-NAMED_BY_OTHERS = {"pandas", "pyarrow"}
+NAMED_BY_OTHERS = {"pandas"}
 """Imported by polars when a table becomes pandas'."""
 
 DEVELOPERS_ONLY = {"grimp"}

@@ -74,16 +74,17 @@ def inputs(root: Path, prompts: pl.DataFrame | None = None) -> Files:
 
 
 def outputs(root: Path, given: Path) -> Files:
-    """The inputs below `given`, with outputs and work folder below `root`."""
+    """The inputs below `given`, with outputs and work folder below `root`; the folder has the name of one run's key."""
     return Files(
         prompts=given / "prompts.parquet", start=given / "start", reference=given / "reference", rollouts=root / "rollouts.parquet",
-        rewards=root / "rewards.parquet", checkpoint=root / "checkpoint", timings=root / "timings.jsonl", work=root / "work",
+        select=root / "select.parquet", rewards=root / "rewards.parquet", checkpoint=root / "checkpoint", timings=root / "timings.jsonl",
+        work=root / "work" / "key",
     )  # fmt: skip
 
 
 def content(files: Files) -> dict[str, bytes]:
     """Every hashed byte that a run leaves, by name."""
-    found = {path.name: path.read_bytes() for path in (files.rollouts, files.rewards)}
+    found = {path.name: path.read_bytes() for path in (files.rollouts, files.select, files.rewards)}
     return found | {f"checkpoint/{path.name}": path.read_bytes() for path in sorted(files.checkpoint.iterdir())}
 
 

@@ -26,9 +26,9 @@ def make_lifecycle(root: Path) -> Paths:
     settings = paths.run_config / paths.experiment / "blind_review_set.json"
     settings.parent.mkdir(parents=True)
     settings.write_text(json.dumps(section_values(config, "blind_review_set")))
-    sft_checkpoint.produce(paths, config, ignore, never)
+    sft_checkpoint.produce(paths, config, ignore, never, sft_checkpoint.work_folder(paths, config))
     reference_checkpoint.produce(paths, config, ignore)
-    grpo_checkpoint.produce(paths, config, ignore, never)
+    grpo_checkpoint.produce(paths, config, ignore, never, grpo_checkpoint.work_folder(paths, config))
     heldout_eval.produce(paths, config, ignore)
     blind_review_set.produce(paths, config, ignore)
     return paths

@@ -1,5 +1,6 @@
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -14,7 +15,7 @@ from tests.assets.lifecycle import lifecycle_config, never
 
 
 def hashed(paths: Paths) -> dict[str, bytes]:
-    files = [paths.rollout_batches, paths.rewards, *sorted(paths.grpo_checkpoint.iterdir())]
+    files = [paths.rollout_batches, paths.select_completions, paths.rewards, *sorted(paths.grpo_checkpoint.iterdir())]
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -42,21 +43,39 @@ def test_one_process_writes_three_nouns_and_keeps_the_clock_apart(lifecycle: Pat
 def test_a_stopped_training_continues_to_the_same_bytes_and_names_its_work(lifecycle: Paths, untrained: Paths) -> None:
     config = lifecycle_config()
     heard: list[Progress] = []
-    with pytest.raises(Interrupted):
-        grpo_checkpoint.produce(untrained, config, heard.append, lambda: len(heard) == 2)
     work = grpo_checkpoint.work_folder(untrained, config)
+    assert work == untrained.root / ".work" / "grpo_checkpoint" / "default" / grpo_checkpoint.run_key(untrained, config)
+    with pytest.raises(Interrupted):
+        grpo_checkpoint.produce(untrained, config, heard.append, lambda: len(heard) == 2, work)
     assert work.is_dir()
-    assert work.name == grpo_checkpoint.run_key(untrained, config)
-    grpo_checkpoint.produce(untrained, config, heard.append, never)
+    grpo_checkpoint.produce(untrained, config, heard.append, never, work)
     assert hashed(untrained) == hashed(lifecycle)
     assert [progress.step for progress in heard] == [0, 1, 2, 3, 4]
     assert work.is_dir(), "kept until the outputs are committed"
     assert grpo_checkpoint.finished_work_folder(untrained) == work
 
 
+def test_a_finished_training_that_is_extended_ends_in_the_bytes_of_a_longer_one(lifecycle: Paths, untrained: Paths) -> None:
+    config = lifecycle_config()
+    shorter = replace(config, grpo=replace(config.grpo, steps=3))
+    heard: list[Progress] = []
+    for wanted in (shorter, config):
+        grpo_checkpoint.produce(untrained, wanted, heard.append, never, grpo_checkpoint.work_folder(untrained, wanted))
+    assert [progress.step for progress in heard] == [0, 1, 2, 3, 4]
+    assert hashed(untrained) == hashed(lifecycle)
+
+
+def test_another_configuration_has_a_folder_of_its_own(untrained: Paths) -> None:
+    config = lifecycle_config()
+    folder = grpo_checkpoint.work_folder(untrained, config)
+    longer = replace(config.grpo, steps=9, checkpoint_every=1, keep_checkpoints=5)
+    assert grpo_checkpoint.work_folder(untrained, replace(config, grpo=longer)) == folder
+    assert grpo_checkpoint.work_folder(untrained, replace(config, grpo=replace(config.grpo, learning_rate=1.0))) != folder
+
+
 def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
     heard: list[Progress] = []
-    grpo_checkpoint.produce(untrained, lifecycle_config(), heard.append, never)
+    grpo_checkpoint.produce(untrained, lifecycle_config(), heard.append, never, untrained.work / "key")
     assert [(progress.step, progress.total) for progress in heard] == [(step, 4) for step in range(5)]
     assert [progress.step for progress in heard if progress.checkpointed] == [2, 4]
     assert {"reward/mean", "kl/mean", "length/mean", "seconds", "tokens_per_second"} <= set(heard[1].numbers)

@@ -11,7 +11,7 @@ from assets import heldout_eval
 from assets.contracts import Outcome
 from assets.page import Chart, Progress, Table
 from assets.paths import Paths
-from grpo_core.checkpoint import BrokenFolder
+from grpo_core.checkpoint import BrokenFolder, read_manifest
 from tests.assets.lifecycle import ignore, lifecycle_config, names, replace_json, replace_table, violations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +23,9 @@ def faults(paths: Paths, table: pl.DataFrame | None = None) -> dict[str, Outcome
     return violations(heldout_eval.check(paths))
 
 
+ONE = (pl.col("model") == "policy") & (pl.col("decoding") == "sample") & (pl.col("sample_index") == 1)
+
+
 def test_both_models_answer_every_held_out_prompt(lifecycle: Paths) -> None:
     table = pl.read_parquet(lifecycle.heldout_completions)
     heldout = pl.read_parquet(lifecycle.prompts).filter(pl.col("split") == "heldout")["prompt_id"]
@@ -30,6 +33,33 @@ def test_both_models_answer_every_held_out_prompt(lifecycle: Paths) -> None:
     assert len(table) == 2 * 6 * (1 + 2)
     outcome = heldout_eval.check(lifecycle)
     assert outcome.success, outcome.summary()
+
+
+def test_an_answer_says_which_weights_gave_it_at_which_step(lifecycle: Paths) -> None:
+    found = set(pl.read_parquet(lifecycle.heldout_completions).select("model", "step", "policy_digest").unique().iter_rows())
+    digests = {
+        name: read_manifest(folder)["policy_digest"] for name, folder in (("reference", lifecycle.reference_checkpoint), ("policy", lifecycle.grpo_checkpoint))
+    }
+    assert found == {("reference", 0, digests["reference"]), ("policy", 4, digests["policy"])}
+
+
+FAULTS: list[tuple[str, pl.Expr, str]] = [
+    ("step", pl.lit(3), "policy answered with its own weights, at its own step"),
+    ("policy_digest", pl.col("policy_digest").first(), "policy answered with its own weights, at its own step"),
+    ("policy_digest", pl.lit(None), "policy answered with its own weights, at its own step"),
+    ("finish_reason", pl.lit("stop"), "an answer ends by EOS or by its length"),
+    ("sampling_logprobs", pl.col("sampling_logprobs").list.slice(1), "as many logprobs as tokens, as many tokens as the length"),
+    ("sampling_logprobs", pl.col("sampling_logprobs").list.eval(-pl.element()), "a logprob is finite and not above 0"),
+    ("reward/answer_format", pl.lit(float("nan")), "an answer's rewards are finite numbers or empty"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "rule"), FAULTS, ids=[f"{column} {rule}" for column, _, rule in FAULTS])
+def test_a_seeded_fault_is_found_and_named(column: str, value: pl.Expr, rule: str, spoilt: Paths) -> None:
+    table = pl.read_parquet(spoilt.heldout_completions)
+    one = ONE & (pl.col("prompt_id") == table["prompt_id"].min())
+    found = faults(spoilt, table.with_columns(pl.when(one).then(value).otherwise(column).alias(column)).cast(dict(table.schema)))  # type: ignore[arg-type]
+    assert names(found[rule], model="policy", prompt_id=table["prompt_id"].min(), decoding="sample", sample_index=1)
 
 
 def test_the_summary_holds_the_evidence(lifecycle: Paths) -> None:
@@ -69,9 +99,6 @@ def test_fewer_prompts_are_the_same_ones(spoilt: Paths) -> None:
     everything = pl.read_parquet(spoilt.heldout_completions)["prompt_id"].unique().sort()
     heldout_eval.produce(spoilt, replace(config, heldout_eval=replace(config.heldout_eval, max_prompts=3)), ignore)
     assert pl.read_parquet(spoilt.heldout_completions)["prompt_id"].unique().sort().equals(everything.head(3))
-
-
-ONE = (pl.col("model") == "policy") & (pl.col("decoding") == "sample") & (pl.col("sample_index") == 1)
 
 
 def test_an_answer_that_only_one_model_gave_or_gave_twice_is_found_and_named(spoilt: Paths) -> None:

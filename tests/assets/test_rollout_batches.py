@@ -1,3 +1,5 @@
+import json
+
 import polars as pl
 import pytest
 
@@ -5,7 +7,7 @@ from assets import rollout_batches
 from assets.contracts import Outcome
 from assets.page import Chart, Table
 from assets.paths import Paths
-from tests.assets.lifecycle import names, replace_table, violations
+from tests.assets.lifecycle import names, replace_json, replace_table, violations
 
 FIRST = (pl.col("step") == 2) & (pl.col("group") == 1) & (pl.col("completion_index") == 0)
 
@@ -89,9 +91,76 @@ def test_a_step_or_a_group_that_is_missing_is_found_and_named(spoilt: Paths) -> 
     assert rule in faults(spoilt, table.head(0))
 
 
+def select_faults(paths: Paths, table: pl.DataFrame) -> dict[str, Outcome]:
+    replace_table(paths.select_completions, table)
+    return violations(rollout_batches.check(paths))
+
+
+ASKED = "each of 2 evaluations asks 4 select prompts once"
+OTHERS = "the policy after a step is the one that answers at that step"
+
+
+def test_answers_to_select_prompts_keep_the_contract_and_lie_apart(lifecycle: Paths) -> None:
+    select, rollouts = pl.read_parquet(lifecycle.select_completions), pl.read_parquet(lifecycle.rollout_batches)
+    assert select["step"].unique().sort().to_list() == [0, 3]
+    assert not set(select["prompt_id"]) & set(rollouts["prompt_id"])
+    held = {outcome.why for outcome in rollout_batches.check(lifecycle).outcomes}
+    assert {ASKED, OTHERS, "only select prompts are asked to choose a checkpoint", "the curve of select accuracy is that of the answers"} <= held
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_a_prompt_of_another_split_among_the_select_answers_is_found_and_named(split: str, spoilt: Paths) -> None:
+    other = pl.read_parquet(spoilt.prompts).filter(pl.col("split") == split)["prompt_id"][0]
+    table = pl.read_parquet(spoilt.select_completions)
+    found = select_faults(spoilt, table.with_columns(prompt_id=pl.when(pl.int_range(pl.len()) == 5).then(pl.lit(other)).otherwise("prompt_id")))
+    assert names(found["only select prompts are asked to choose a checkpoint"], step=3, prompt_id=other, model="policy")
+
+
+def test_an_evaluation_that_is_missing_doubled_or_not_due_is_found_and_named(spoilt: Paths) -> None:
+    table = pl.read_parquet(spoilt.select_completions)
+    third = pl.col("step") == 3
+    assert names(select_faults(spoilt, table.filter(~third))[ASKED], step=3, prompts=None)
+    assert names(select_faults(spoilt, table[1:])[ASKED], step=0, prompts=3, answers=3)
+    assert names(select_faults(spoilt, pl.concat([table, table[:1]]))[ASKED], step=0, prompts=4, answers=5)
+    assert names(select_faults(spoilt, pl.concat([table, table.filter(third).with_columns(step=pl.lit(2, pl.Int64))]))[ASKED], step=2)
+    assert names(select_faults(spoilt, table.head(0))[ASKED], step=0)
+
+
+ANSWER_FAULTS: list[tuple[str, pl.Expr, str]] = [
+    ("policy_digest", pl.lit("stale"), OTHERS),
+    ("policy_digest", pl.lit(None), OTHERS),
+    ("correct", ~pl.col("correct"), "the curve of select accuracy is that of the answers"),
+    ("length", pl.col("length") + 1, "select: as many logprobs as tokens, as many tokens as the length"),
+    ("sampling_logprobs", pl.col("sampling_logprobs").list.eval(pl.element() * float("nan")), "select: a logprob is finite and not above 0"),
+    ("reward", pl.lit(float("inf")), "select: an answer's rewards are finite numbers or empty"),
+    ("reward/exact_answer", pl.lit(float("nan")), "select: an answer's rewards are finite numbers or empty"),
+]
+
+
+@pytest.mark.parametrize(("column", "value", "rule"), ANSWER_FAULTS, ids=[f"{column} {rule}" for column, _, rule in ANSWER_FAULTS])
+def test_a_seeded_fault_among_the_select_answers_is_found(column: str, value: pl.Expr, rule: str, spoilt: Paths) -> None:
+    table = pl.read_parquet(spoilt.select_completions)
+    one = pl.int_range(pl.len()) == 6
+    found = select_faults(spoilt, table.with_columns(pl.when(one).then(value).otherwise(column).alias(column)).cast(dict(table.schema)))  # type: ignore[arg-type]
+    assert set(found) == {rule}
+    assert names(found[rule], step=3)
+
+
+def test_a_training_without_evaluations_keeps_the_contract(spoilt: Paths) -> None:
+    manifest = json.loads((spoilt.grpo_checkpoint / "manifest.json").read_text())
+    manifest["config"]["grpo"]["eval_every"] = 0
+    replace_json(spoilt.grpo_checkpoint / "manifest.json", config=manifest["config"])
+    metrics = spoilt.grpo_checkpoint / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    kept = [{name: value for name, value in line.items() if not name.startswith("eval/")} for line in lines]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    assert select_faults(spoilt, pl.read_parquet(spoilt.select_completions).head(0)) == {}
+
+
 def test_the_page_shows_lengths_and_samples(lifecycle: Paths) -> None:
     table, page = pl.read_parquet(lifecycle.rollout_batches), rollout_batches.describe(lifecycle)
     assert page["completions"] == 64
+    assert page["select_answers"] == 2 * 4
     assert page["tokens"] == table["length"].sum()
     assert page["mean_length"] == pytest.approx(table["length"].mean())
     assert page["truncated_fraction"] == pytest.approx((table["finish_reason"] == "length").mean())

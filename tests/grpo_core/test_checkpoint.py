@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_core.checkpoint import BrokenFolder, file_sha256, folder_digest, read_manifest, write_file, write_folder
+from grpo_core.checkpoint import BrokenFolder, WriteError, append_bytes, file_sha256, folder_digest, read_manifest, write_file, write_folder
 
 
 def put(text: str, name: str = "") -> Callable[[Path], None]:
@@ -59,6 +59,48 @@ def test_a_write_that_fails_leaves_the_old_folder_as_it_was(folder: Path) -> Non
         write_folder(folder, fail, {})
     read_manifest(folder)
     assert folder_digest(folder) == before
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_one_kind_of_error_in_whatever_words_it_comes(error: Exception, folder: Path) -> None:
+    def fail(partial: Path) -> None:
+        (partial / "half" if partial.is_dir() else partial).write_text("half")
+        raise error
+
+    before = folder_digest(folder)
+    with pytest.raises(WriteError, match=r"made could not be written: .*(No space|unexpected pos).* \([\d,.]+ MB free there\)"):
+        write_folder(folder, fail, {})
+    with pytest.raises(WriteError, match=r"table could not be written: .* MB free there\)"):
+        write_file(folder.parent / "table", fail)
+    assert folder_digest(folder) == before
+    assert [path.name for path in folder.parent.iterdir()] == ["made"], "what was half written is gone"
+
+
+def test_an_error_of_our_own_stays_what_it_is_and_leaves_nothing_half_written(folder: Path) -> None:
+    def fail(partial: Path) -> None:
+        (partial / "half" if partial.is_dir() else partial).write_text("half")
+        raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match=r"^a bug$"):
+        write_folder(folder, fail, {})
+    with pytest.raises(ValueError, match=r"^a bug$"):
+        write_file(folder.parent / "table", fail)
+    assert [path.name for path in folder.parent.iterdir()] == ["made"]
+
+
+def test_bytes_are_put_at_the_end(tmp_path: Path) -> None:
+    for part in (b"one\n", b"two\n"):
+        append_bytes(tmp_path / "log", part)
+    assert (tmp_path / "log").read_bytes() == b"one\ntwo\n"
+    with pytest.raises(WriteError, match=r"missing/log could not be written: .*No such file"):
+        append_bytes(tmp_path / "missing" / "log", b"one\n")
 
 
 def test_what_a_crash_left_behind_is_ignored(folder: Path) -> None:

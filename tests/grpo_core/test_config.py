@@ -1,11 +1,14 @@
 """Whatever cannot be run is refused when it is read, by a message that names the key and the remedy."""
 
 import json
+import re
 from dataclasses import MISSING, fields
 from typing import Any, Literal, get_origin, get_type_hints
 
 import pytest
+import torch
 
+from grpo_core.advantages import group_advantages
 from grpo_core.config import (
     SECTIONS,
     SHARED_SECTIONS,
@@ -18,6 +21,7 @@ from grpo_core.config import (
     RolloutConfig,
     RunConfig,
     SftConfig,
+    largest_advantage,
     parse_sections,
     resolve_experiments,
     section_values,
@@ -159,6 +163,28 @@ OUT_OF_RANGE = [
     ("grpo", {"checkpoint_every": -1}, "grpo.checkpoint_every"),
     ("grpo", {"advantage_clip_steps": 5, "advantage_clip_start": 0.0}, r"grpo.advantage_clip_start must be above 0"),
     ("grpo", {"advantage_clip_steps": 5, "advantage_clip": 0.0}, r"grpo.advantage_clip must be above 0"),
+    ("grpo", {"clip_high": 10}, "grpo.clip_high must be below 10 with 2 optimizer steps a rollout"),
+    ("grpo", {"clip_low": 0.9}, "grpo.clip_low must be below 0.9 with 2 optimizer steps a rollout"),
+    ("grpo", {"minibatches_per_rollout": 1, "updates_per_rollout": 3, "clip_high": 1e6}, "grpo.clip_high must be below 10 with 3 optimizer steps a rollout"),
+    ("grpo", {"learning_rate": 1.5}, "grpo.learning_rate must be at most 1"),
+    ("sft", {"learning_rate": 30}, "sft.learning_rate must be at most 1"),
+    ("grpo", {"weight_decay": 1e4}, "grpo.weight_decay must be below 10000 with grpo.learning_rate 0.0001"),
+    ("sft", {"weight_decay": 400}, "sft.weight_decay must be below 333.333 with sft.learning_rate 0.003"),
+    ("grpo", {"kl_control": "pid", "kl_proportional": 0, "kl_integral": 0}, "grpo.kl_proportional must be above 0 (or grpo.kl_integral or grpo.kl_derivative)"),
+    ("rollout", {"temperature": 1e-3}, "rollout.temperature must lie between 0.01 and 10"),
+    ("rollout", {"temperature": 11}, "rollout.temperature must lie between 0.01 and 10"),
+    ("heldout_eval", {"temperature": 1e-3}, "heldout_eval.temperature must lie between 0.01 and 10"),
+    ("rollout", {"batch_size": 7}, "rollout.batch_size must be at least grpo.group_size (8)"),
+    ("heldout_eval", {"samples_per_prompt": 200}, "rollout.batch_size must be at least heldout_eval.samples_per_prompt (200)"),
+    ("heldout_eval", {"max_prompts": 20}, "blind_review_set.num_pairs must be at most heldout_eval.max_prompts (20)"),
+    ("blind_review_set", {"num_control_pairs": 600}, "blind_review_set.num_control_pairs must be at most heldout_eval.max_prompts (512)"),
+    ("rewards", {"exact_answer": 0, "answer_format": 0.0}, "rewards must hold a weight other than 0"),
+    ("rewards", {"exact_answer": 0}, "rewards must hold a weight other than 0"),
+    ("prompts", {"num_digits": 2}, "prompts.num_generated must be at most 8100"),
+    ("prompts", {"chat": True}, "prompts.chat must be false without model.path"),
+    ("prompts", {"sft_fraction": 0}, "prompts.sft_fraction must be above 0 when sft.steps is 800"),
+    ("sft", {"checkpoint_every": 0}, "sft.checkpoint_every must be at least 1"),
+    ("sft", {"keep_checkpoints": 0}, "sft.keep_checkpoints must be at least 1"),
     ("grpo", {"minibatches_per_rollout": 3}, r"grpo.minibatches_per_rollout must divide grpo.prompts_per_step (16)"),
     ("rewards", {}, "rewards must name at least one"),
     ("rewards", {"exact_answer": "1"}, "rewards.exact_answer"),
@@ -182,7 +208,20 @@ def test_a_value_out_of_range_is_refused(section: str, values: object, message: 
 IDLE: list[tuple[str, str, Any, dict[str, Any], str]] = [
     *(("model", size, 64, {"path": "some/model"}, "") for size in ("hidden_size", "num_layers", "num_heads", "intermediate_size", "context_length")),
     ("prompts", "num_generated", 100, {"path": "my.jsonl"}, ""),
-    ("prompts", "num_digits", 2, {"path": "my.jsonl"}, ""),
+    ("prompts", "num_digits", 4, {"path": "my.jsonl"}, ""),
+    ("model", "seed", 1, {"path": "some/model"}, ""),
+    *(("sft", name, value, {"steps": 0}, "")
+      for name, value in {"batch_size": 8, "micro_batch_size": 8, "learning_rate": 0.1, "final_learning_rate_fraction": 0.5, "warmup_steps": 3,
+                          "adam_beta1": 0.5, "adam_beta2": 0.5, "weight_decay": 0.5, "max_grad_norm": 2.0, "checkpoint_every": 3, "keep_checkpoints": 2,
+                          "seed": 1}.items()),
+    ("grpo", "kl_estimator", "k2", {"beta": 0.0}, "beta=0.1"),
+    *(("grpo", name, 0.1, {"minibatches_per_rollout": 1}, "updates_per_rollout=2") for name in ("clip_low", "clip_high")),
+    ("grpo", "advantage_clip", 2.5, {}, "loss=dr_grpo"),
+    ("grpo", "advantage_clip", 2.5, {"loss": "dapo"}, "advantage_scale=none"),
+    ("grpo", "advantage_clip", 1.5, {"group_size": 4}, "group_size=5"),
+    ("grpo", "advantage_clip", 2.5, {"loss": "dr_grpo", "advantage_scale": "std"}, "length_penalty=0.1"),
+    ("grpo", "advantage_clip", 1.5, {"group_size": 4, "advantage_clip_steps": 3}, "group_size=5"),
+    ("grpo", "advantage_clip_start", 1.5, {"group_size": 4, "advantage_clip_steps": 3}, "advantage_clip_steps=3"),
     ("grpo", "kl_statistic", "sequence_sum", {}, "kl_control=threshold"),
     ("grpo", "kl_statistic", "sequence_sum", {}, "kl_control=pid"),
     *(("grpo", name, value, idle, "kl_control=threshold") for name, value in (("kl_upper", 0.6), ("kl_lower", 0.01), ("kl_patience", 2))
@@ -210,6 +249,51 @@ def test_a_key_without_effect_must_stay_at_its_default(section: str, name: str, 
     key, _, text = active.partition("=")
     effective = {key: float(text) if text.startswith("0.") else int(text) if text.isdigit() else text} if active else {}
     assert getattr(CLASSES[section](**effective, **{name: value}), name) == value
+
+
+@pytest.mark.parametrize(
+    "key", ["task", "prompt_column", "answer_column", "answer_pattern", "id_column", "split_column", "difficulty_column", "completion_column"]
+)
+def test_a_key_about_a_file_is_idle_without_one(key: str) -> None:
+    value = "(x)" if key == "answer_pattern" else "other"
+    expected = (
+        rf"^prompts\.{key} must stay at its default .*: prompts\.path is empty, so prompts are generated, so it would do nothing, got '{re.escape(value)}'$"
+    )
+    with pytest.raises(ConfigError, match=expected):
+        parse_sections({"prompts": {key: value}})
+    assert getattr(parse_sections({"prompts": {"path": "my.jsonl", key: value}}).prompts, key) == value
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"grpo": {"minibatches_per_rollout": 2, "clip_high": 9.9, "clip_low": 0.89}},
+        {"grpo": {"group_size": 4}},
+        {"grpo": {"advantage_clip": 0}},
+        {"grpo": {"group_size": 4, "advantage_clip_steps": 3, "advantage_clip": 1.4, "advantage_clip_start": 9.0}},
+        {"grpo": {"beta": 0, "loss": "dapo", "clip_high": 0.28}},
+        {"grpo": {"kl_control": "pid", "kl_proportional": 0, "kl_integral": 0, "kl_derivative": 0.1}},
+        {"rewards": {"exact_answer": 1, "answer_format": 0}},
+        {"rewards": {"exact_answer": -1}},
+        {"prompts": {"sft_fraction": 0}, "sft": {"steps": 0}},
+        {"prompts": {"path": "my.jsonl", "sft_fraction": 0}},
+        {"model": {"path": "some/model"}, "prompts": {"chat": True}},
+        {"prompts": {"num_digits": 2, "num_generated": 8100}},
+    ],
+    ids=str,
+)
+def test_what_may_stand_together_is_taken(values: dict[str, Any]) -> None:
+    assert section_values(parse_sections(values), next(iter(values))).items() >= next(iter(values.values())).items()
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 8, 64])
+def test_the_largest_advantage_is_that_of_one_against_all_others(size: int) -> None:
+    rewards = torch.zeros(1, size, dtype=torch.float64)
+    rewards[0, 0] = 0.3
+    found = group_advantages(rewards, torch.ones(1, size, dtype=torch.bool), scale_by_std=True)
+    assert largest_advantage(size) == pytest.approx(float(found.abs().max()), rel=1e-12)
+    others = torch.rand(200, size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert float(group_advantages(others, torch.ones(200, size, dtype=torch.bool), scale_by_std=True).abs().max()) <= largest_advantage(size) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu", "cuda", "cuda:0", "cuda:11"])

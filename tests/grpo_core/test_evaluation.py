@@ -6,13 +6,16 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from torch import Tensor
 
+from grpo_core import cost, evaluation
 from grpo_core.config import HeldoutEvalConfig, RolloutConfig
-from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, summarise
+from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, scored_rows, scoring_functions, summarise
 from grpo_core.logprobs import completion_logprobs
-from grpo_core.models import LanguageModel
+from grpo_core.models import LanguageModel, policy_digest
 from grpo_core.rewards import RewardError
-from grpo_core.token_batch import token_batch
+from grpo_core.tables import EVALUATION_KEYS, no_answers
+from grpo_core.token_batch import TokenBatch, token_batch
 from tests.tiny_models import language_model, tiny_llama
 from tests.tiny_run import prompts_table
 
@@ -24,7 +27,8 @@ PROMPTS = prompts_table().head(5)
 
 def answer(model: LanguageModel, prompts: pl.DataFrame = PROMPTS, *, samples: int = K, config: HeldoutEvalConfig = CONFIG, **changes: Any) -> pl.DataFrame:
     rollout = RolloutConfig(max_new_tokens=8, batch_size=changes.get("batch_size", 16), temperature=changes.get("temperature", 1.0))
-    return evaluate(model, prompts, name="policy", samples=samples, config=config, rollout=rollout, weights={"tests.tiny_rewards:length_in_tokens": 0.5})
+    weights = {"tests.tiny_rewards:length_in_tokens": 0.5}
+    return evaluate(model, prompts, name="policy", step=7, samples=samples, config=config, rollout=rollout, weights=weights)
 
 
 def test_every_prompt_is_answered_greedily_once_and_at_temperature_k_times() -> None:
@@ -38,6 +42,18 @@ def test_every_prompt_is_answered_greedily_once_and_at_temperature_k_times() -> 
     for ids, logprobs, length in rows.select("token_ids", "sampling_logprobs", "length").iter_rows():
         assert len(ids) == len(logprobs) == length
     assert answer(language_model(tiny_llama()), samples=0).equals(rows.head(5))
+
+
+def test_a_row_says_which_weights_answered_and_what_each_function_gave() -> None:
+    model = language_model(tiny_llama())
+    rows = answer(model)
+    assert set(rows["step"]) == {7}
+    assert set(rows["policy_digest"]) == {policy_digest(model.model)}
+    assert rows["reward/tests.tiny_rewards:length_in_tokens"].to_list() == rows["length"].cast(pl.Float64).to_list()
+    shares = [sum(character in "01234" for character in text) / (1 + len(text)) for text in rows["text"]]
+    assert rows[f"reward/{CONFIG.metric}"].to_list() == pytest.approx(shares), "the metric is kept though it has no weight"
+    assert rows.schema == no_answers(scoring_functions({"tests.tiny_rewards:length_in_tokens": 0.5}, CONFIG.metric)).schema
+    assert rows.select(EVALUATION_KEYS).is_unique().all()
 
 
 def test_correct_is_what_the_metric_gives_one_for() -> None:
@@ -59,8 +75,8 @@ def test_answers_do_not_depend_on_the_batch_or_on_other_prompts_or_on_the_traini
 
 
 def test_models_answer_with_the_same_random_numbers() -> None:
-    named = evaluate(language_model(tiny_llama(3)), PROMPTS, name="reference", samples=K, config=CONFIG, rollout=ROLLOUT, weights={CONFIG.metric: 1.0})
-    assert named.drop("model", "reward").equals(answer(language_model(tiny_llama(3))).drop("model", "reward"))
+    named = evaluate(language_model(tiny_llama(3)), PROMPTS, name="reference", step=7, samples=K, config=CONFIG, rollout=ROLLOUT, weights={CONFIG.metric: 1.0})
+    assert named.drop("model", "reward").equals(answer(language_model(tiny_llama(3))).drop("model", "reward", "reward/tests.tiny_rewards:length_in_tokens"))
     other = HeldoutEvalConfig(samples_per_prompt=K, metric=CONFIG.metric, seed=1)
     rows, changed = answer(language_model(tiny_llama(3))), answer(language_model(tiny_llama(3)), config=other)
     greedy = pl.col("decoding") == "greedy"
@@ -108,6 +124,28 @@ def test_kl_to_another_model_is_the_mean_log_ratio_of_the_drawn_tokens(temperatu
     expected = (total / int(drawn["length"].sum()), total / len(drawn))
     assert kl_to_reference(reference, drawn, temperature=temperature, batch_size=7) == pytest.approx(expected, rel=1e-4)
     assert kl_to_reference(reference, drawn.reverse(), temperature=temperature, batch_size=20) == pytest.approx(expected, rel=1e-4)
+
+
+def test_no_more_logits_are_scored_at_once_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = language_model(tiny_llama())
+    drawn = answer(reference).filter(pl.col("decoding") == "sample")
+    whole = kl_to_reference(reference, drawn, temperature=1.0, batch_size=len(drawn))
+    sizes: list[int] = []
+    original = evaluation.completion_logprobs
+
+    def counted(model: object, batch: TokenBatch, temperature: float) -> Tensor:
+        sizes.append(len(batch.mask))
+        return original(model, batch, temperature)
+
+    monkeypatch.setattr(evaluation, "completion_logprobs", counted)
+    longest, vocabulary = int(drawn["length"].max()), reference.model.config.vocab_size  # type: ignore[arg-type]
+    monkeypatch.setattr(evaluation, "LOGITS_AT_ONCE", 3 * longest * vocabulary + 1)
+    assert kl_to_reference(reference, drawn, temperature=1.0, batch_size=len(drawn)) == pytest.approx(whole, abs=1e-6)
+    assert max(sizes) == 3 and sum(sizes) == len(drawn)
+    monkeypatch.undo()
+    assert scored_rows(128, 44, 27) == 128, "the embedded model is scored a batch at a time"
+    assert scored_rows(128, 10**6, 10**6) == 1
+    assert evaluation.LOGITS_AT_ONCE == cost.LOGITS_AT_ONCE
 
 
 def by_hand() -> pl.DataFrame:

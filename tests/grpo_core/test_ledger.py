@@ -1,11 +1,14 @@
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import replace
 
 import polars as pl
 import pytest
+import torch
 
-from grpo_core.ledger import KEYS, ROLLOUT_SCHEMA, Shards, reward_rows, rollout_rows
+from grpo_core.ledger import batch_of, reward_rows, rollout_rows
 from grpo_core.rollout import RolloutBatch
 from grpo_core.sampling import Completion
+from grpo_core.tables import KEYS, ROLLOUT_SCHEMA
 
 
 def batch() -> RolloutBatch:
@@ -46,34 +49,45 @@ def test_a_function_that_never_has_an_opinion_keeps_its_column_a_number() -> Non
     assert rows.schema["reward/silent"] == rows.schema["reward"] == pl.Float64
 
 
-def table(step: int) -> pl.DataFrame:
-    return pl.DataFrame({"step": [step] * 2, "value": [step * 10, step * 10 + 1]})
+def test_a_batch_comes_back_from_its_rows_whatever_their_order() -> None:
+    prompts = pl.DataFrame({"prompt_id": ["bb", "cc", "aa"], "answer": ["2", "3", "1"]})
+    given = replace(batch(), prompts=prompts[[2, 0]])
+    again = batch_of(rollout_rows(given).sample(fraction=1.0, shuffle=True, seed=1), prompts)
+    assert again.prompts.equals(given.prompts)
+    assert replace(again, prompts=given.prompts) == given
+    assert rollout_rows(again).equals(rollout_rows(given))
 
 
-def test_shards_join_in_the_order_of_steps(tmp_path: Path) -> None:
-    shards = Shards(tmp_path / "rows")
-    for step in (2, 10, 1, *range(3, 10), 11):
-        shards.write(step, table(step))
-    shards.join(10, tmp_path / "all.parquet")
-    assert pl.read_parquet(tmp_path / "all.parquet")["step"].to_list() == [step for step in range(1, 11) for _ in range(2)]
+def test_a_prompt_that_stands_in_the_batch_twice_comes_back_twice() -> None:
+    prompts = pl.DataFrame({"prompt_id": ["aa", "bb"]})
+    given = replace(batch(), prompts=prompts[[1, 1]], prompt_token_ids=[[1, 9], [1, 9]])
+    assert batch_of(rollout_rows(given), prompts).prompts["prompt_id"].to_list() == ["bb", "bb"]
 
 
-def test_steps_that_are_redone_replace_the_first_attempt(tmp_path: Path) -> None:
-    shards = Shards(tmp_path / "rows")
-    for step in (9, 10, 11, 100):
-        shards.write(step, table(step))
-    shards.cut_back(9)
-    assert [path.name for path in sorted(shards.folder.iterdir())] == ["step-000009.parquet"]
-    shards.write(9, table(1))
-    assert pl.read_parquet(shards.path(9)).equals(table(1))
-    shards.cut_back(0)
-    assert not list(shards.folder.iterdir())
+def test_logprobs_come_back_to_the_last_bit() -> None:
+    drawn = torch.rand(64).log().tolist()
+    given = RolloutBatch(1, pl.DataFrame({"prompt_id": ["aa"]}), [[1]], [Completion([7] * 64, drawn)], ["x"], ["x"], 1, "feed")
+    (again,) = batch_of(rollout_rows(given), given.prompts).completions
+    assert again.logprobs == drawn
 
 
-def test_a_step_that_is_missing_is_an_error_not_a_gap(tmp_path: Path) -> None:
-    shards = Shards(tmp_path / "rows")
-    shards.write(1, table(1))
-    shards.write(3, table(3))
-    with pytest.raises(FileNotFoundError, match="step-000002"):
-        shards.join(3, tmp_path / "all.parquet")
-    assert not (tmp_path / "all.parquet").exists()
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda rows: rows[1:],
+        lambda rows: pl.concat([rows, rows[:1]]),
+        lambda rows: rows.filter(pl.col("group") == 1),
+        lambda rows: rows.with_columns(prompt_id=pl.Series(["aa", "bb", "aa", "bb"])),
+        lambda rows: rows.with_columns(step=pl.Series([4, 4, 4, 5])),
+        lambda rows: rows[:0],
+    ],
+)
+def test_rows_that_are_no_whole_batch_are_refused(spoil: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
+    prompts = pl.DataFrame({"prompt_id": ["aa", "bb"]})
+    with pytest.raises(ValueError, match="are not the whole groups of one step: completions are missing, doubled or mixed up"):
+        batch_of(spoil(rollout_rows(batch())), prompts)
+
+
+def test_a_prompt_that_the_table_lacks_is_named() -> None:
+    with pytest.raises(ValueError, match="prompt bb is not in the table of prompts"):
+        batch_of(rollout_rows(batch()), pl.DataFrame({"prompt_id": ["aa", "cc"]}))

@@ -76,12 +76,34 @@ def test_the_tables_hold_every_completion_of_every_step(done: tuple[Files, list[
     assert rollouts["policy_digest"][0] == read_manifest(done[0].start)["policy_digest"]
 
 
+def test_every_answer_to_a_select_prompt_is_kept_with_the_weights_that_gave_it(done: tuple[Files, list[StepReport]]) -> None:
+    files, reports = done
+    rows, rollouts = pl.read_parquet(files.select), pl.read_parquet(files.rollouts)
+    select = pl.read_parquet(files.prompts).filter(pl.col("split") == "select")["prompt_id"].sort().to_list()
+    assert rows.select("step", "prompt_id").rows() == [(step, prompt) for step in (0, 3, 6) for prompt in select]
+    digests = dict(rows.select("step", "policy_digest").unique().iter_rows())
+    drew = dict(rollouts.select("step", "policy_digest").unique().iter_rows())
+    assert digests == {0: drew[1], 3: drew[4], 6: read_manifest(files.checkpoint)["policy_digest"]}
+    for report in reports:
+        if report.step in (0, 3, 6):
+            assert report.metrics["eval/select_accuracy"] == rows.filter(pl.col("step") == report.step)["correct"].mean()
+    assert not set(rows["prompt_id"]) & set(rollouts["prompt_id"])
+
+
+def test_without_evaluations_the_table_of_answers_is_empty_and_has_its_columns(done: tuple[Files, list[StepReport]], given: Path, tmp_path: Path) -> None:
+    files, _ = run(tmp_path, given, tiny_config(steps=1, eval_every=0))
+    rows = pl.read_parquet(files.select)
+    assert rows.is_empty()
+    assert rows.schema == pl.read_parquet(done[0].select).schema
+
+
 def test_the_checkpoint_names_what_it_was_made_from(done: tuple[Files, list[StepReport]]) -> None:
     files, _ = done
     manifest = read_manifest(files.checkpoint)
     assert manifest["step"] == 6
-    assert manifest["run_key"] == run_key(files, tiny_config())
+    assert manifest["run_key"] == files.work.name, "the key is given, not worked out again"
     assert manifest["config"]["grpo"]["learning_rate"] == 3e-3
+    assert not {"checkpoint_every", "keep_checkpoints"} & set(manifest["config"]["grpo"]), "how often a run is saved changes no byte of it"
     assert set(manifest["config"]) == {"model", "rollout", "rewards", "grpo"}
     assert manifest["parents"] == {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)}
     assert set(manifest["files"]) == {"config.json", "generation_config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
@@ -110,7 +132,7 @@ def test_evaluation_settings_change_no_rollout_and_no_weight(done: tuple[Files, 
     assert (files.checkpoint / "model.safetensors").read_bytes() == (done[0].checkpoint / "model.safetensors").read_bytes()
 
 
-OTHER_EVALUATION = HeldoutEvalConfig(metric="number_answer", max_prompts=1, samples_per_prompt=3, pass_k=1, temperature=0.3, bootstrap_resamples=200, seed=9)
+OTHER_EVALUATION = HeldoutEvalConfig(metric="number_answer", max_prompts=3, samples_per_prompt=3, pass_k=1, temperature=0.3, bootstrap_resamples=200, seed=9)
 
 
 def test_how_the_end_is_evaluated_names_no_run(given: Path, tmp_path: Path) -> None:

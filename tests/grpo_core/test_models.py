@@ -1,4 +1,7 @@
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -9,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from grpo_core import models
 from grpo_core.config import ModelConfig
-from grpo_core.models import freeze, load_model, policy_digest, resolve_device, save_model, start_model
+from grpo_core.models import freeze, load_model, policy_digest, resolve_device, save_model, source_of, start_model
 from grpo_core.tokenization import fingerprint
 from tests.tiny_models import TINY, language_model, save, tiny_gpt2, tiny_llama
 
@@ -186,3 +189,38 @@ def test_a_gpu_that_is_not_there_is_one_clear_error(device: str, monkeypatch: py
 def test_auto_takes_what_there_is() -> None:
     assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert resolve_device("cpu") == torch.device("cpu")
+
+
+def test_the_source_of_a_folder_is_its_content_wherever_it_lies(tmp_path: Path) -> None:
+    first, second = (source_of(ModelConfig(path=str(save(tiny_llama(), tmp_path / name)))) for name in ("a", "b"))
+    assert first == second
+    assert len(first) == 64
+    (tmp_path / "b" / ".cache").mkdir()
+    (tmp_path / "b" / ".cache" / "when it was downloaded").write_text("today")
+    assert source_of(ModelConfig(path=str(tmp_path / "b"))) == first, "a hub's own notes are no part of the model"
+    (tmp_path / "b" / "tokenizer.json").rename(tmp_path / "b" / "tokens.json")
+    renamed = source_of(ModelConfig(path=str(tmp_path / "b")))
+    (tmp_path / "b" / "tokens.json").write_text("{}")
+    assert len({first, renamed, source_of(ModelConfig(path=str(tmp_path / "b"))), source_of(ModelConfig())}) == 4
+
+
+HUB = """
+import sys
+from grpo_core.config import ModelConfig
+from grpo_core.models import load_model, source_of
+config = ModelConfig(path="someone/tiny", device="cpu", num_threads=1)
+load_model(config.path, config)
+print(source_of(config), source_of(config, loaded=True))
+"""
+
+
+def test_the_source_of_a_hub_model_is_its_name_and_commit(tmp_path: Path) -> None:
+    """With a cache laid out as huggingface_hub lays it out, and no network."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    cached = tmp_path / "models--someone--tiny"
+    save(tiny_llama(), cached / "snapshots" / commit)
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text(commit)
+    offline = {**os.environ, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    said = subprocess.run([sys.executable, "-c", HUB], env=offline, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert said.stdout.split() == [f"someone/tiny@{commit}"] * 2, said.stderr

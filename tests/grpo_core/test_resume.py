@@ -3,9 +3,12 @@
 import json
 import logging
 import random
+import re
 import shutil
 import signal
 import time
+from dataclasses import asdict
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +17,10 @@ import torch
 
 from grpo_core.errors import Interrupted
 from grpo_core.kl_control import KlController
-from grpo_core.loop import Files, StepReport, run_key, train
+from grpo_core.loop import Files, StepReport, train
 from grpo_core.models import policy_digest
-from grpo_core.resume import ResumePoint, WorkFolder
-from tests.grpo_core.stopped_training import PLACES, child
+from grpo_core.resume import ResumePoint, WorkFolder, damages, restore, save
+from tests.grpo_core.stopped_training import PLACES, child, keyed, train_on_a_full_disk
 from tests.tiny_models import tiny_gpt2, tiny_llama
 from tests.tiny_run import content, inputs, outputs, tiny_config
 
@@ -34,7 +37,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What the uninterrupted run leaves."""
     files = outputs(tmp_path_factory.mktemp("uninterrupted"), given)
-    train(files, tiny_config(**SETTINGS), on_step=lambda report: None)
+    go(files)
     metrics = [json.loads(line) for line in (files.checkpoint / "metrics.jsonl").read_text().splitlines()]
     assert len({line["beta"] for line in metrics[1:]}) > 2, "the controller must move for this to mean something"
     return content(files)
@@ -44,6 +47,7 @@ def go(files: Files, *, stop_at: int | None = None, **settings: Any) -> list[Ste
     """Train until the end or until `stop_at`, and what was reported."""
     reports: list[StepReport] = []
     config = tiny_config(**{**SETTINGS, **settings})
+    files = keyed(files, config)
     if stop_at is None:
         train(files, config, on_step=reports.append)
     else:
@@ -53,7 +57,7 @@ def go(files: Files, *, stop_at: int | None = None, **settings: Any) -> list[Ste
 
 
 def work(files: Files) -> Path:
-    return files.work / run_key(files, tiny_config(**SETTINGS))
+    return keyed(files, tiny_config(**SETTINGS)).work
 
 
 @pytest.mark.parametrize("stop", [1, 2, 3, 5])
@@ -72,7 +76,7 @@ def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(given: Path, 
     for stop in range(1, 6):
         calls: list[StepReport] = []
         with pytest.raises(Interrupted):
-            train(files, tiny_config(**SETTINGS), on_step=calls.append, should_stop=lambda: True)
+            train(keyed(files, tiny_config(**SETTINGS)), tiny_config(**SETTINGS), on_step=calls.append, should_stop=lambda: True)
         assert calls[-1].step == stop
         heard += [report.step for report in calls]
     heard += [report.step for report in go(files)]
@@ -85,23 +89,34 @@ def test_a_run_interrupted_after_every_step_ends_in_the_same_bytes(given: Path, 
 def test_asking_to_stop_in_the_last_step_lets_it_finish(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
     files = outputs(tmp_path, given)
     reports: list[StepReport] = []
-    train(files, tiny_config(**SETTINGS), on_step=reports.append, should_stop=lambda: len(reports) == 6)
+    config = tiny_config(**SETTINGS)
+    train(keyed(files, config), config, on_step=reports.append, should_stop=lambda: len(reports) == 6)
     assert content(files) == expected
 
 
 @pytest.mark.parametrize(
     ("place", "call", "after"),
     [
-        ("sampling", 3, False),  # in step 2, before the first checkpoint
-        ("sampling", 4, False),
-        ("between minibatches", 10, False),  # in the second pass of step 3
+        ("sampling", 2, False),  # in step 2, before the first checkpoint
+        ("sampling", 4, False),  # in the second pass over the data: ten prompts, four a step
+        ("sampling", 5, True),
+        ("drawing one more token", 12, False),  # in the middle of the first rollout batch
+        ("drawing one more token", 37, False),  # in the middle of that of step 4
+        ("between minibatches", 10, False),  # in the first of two updates of step 3
         ("between minibatches", 20, True),
-        ("writing rows", 5, True),  # rollouts of step 3 written, rewards not
-        ("writing rows", 8, False),
+        ("evaluating on select", 1, False),  # before training
+        ("evaluating on select", 2, False),  # at step 3, whose update is done
+        ("writing rows", 6, True),  # rewards of step 3 written, its select answers not
+        ("writing rows", 9, False),
+        ("writing a line", 9, True),  # metrics of step 4 written, its timings not
         ("writing a checkpoint", 1, False),
         ("writing a checkpoint", 2, True),
-        ("writing a file to disk", 40, False),
-        ("writing a file to disk", 41, True),
+        ("removing an old checkpoint", 1, False),
+        ("writing a file to disk", 12, False),  # inside the checkpoint of step 2
+        ("writing a file to disk", 19, True),  # among the rows that the checkpoint of step 4 will vouch for
+        ("writing a file to disk", 29, True),  # inside that checkpoint
+        ("writing a file to disk", 31, True),  # before it has its name
+        ("writing a file to disk", 32, False),  # just after
         ("writing the outputs", 1, False),
         ("making the final checkpoint", 1, False),
         ("making the final checkpoint", 1, True),
@@ -186,10 +201,79 @@ def test_a_damaged_checkpoint_never_crowds_out_a_good_one(given: Path, expected:
     flip(work(files) / "checkpoints" / "step-000005" / "model.safetensors")
     go(files, stop_at=3, keep_checkpoints=1)
     assert [report.step for report in go(files, keep_checkpoints=1)] == [4, 5, 6], "the interrupted run said that step 3 is kept"
-    left, wanted = content(files), dict(expected)
-    for manifest in (left, wanted):
-        del manifest["checkpoint/manifest.json"]  # it names keep_checkpoints
-    assert left == wanted
+    assert content(files) == expected
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "resumed"),
+    [
+        (flip, "rollouts/step-000005.parquet", 4),  # the checkpoint of step 4 does not vouch for it
+        (truncate, "rewards/step-000005.parquet", 4),
+        (flip, "rollouts/step-000004.parquet", 0),
+        (flip, "rewards/step-000001.parquet", 0),
+        (Path.unlink, "rewards/step-000002.parquet", 0),
+        (flip, "select/step-000000.parquet", 0),
+        (flip, "select/step-000003.parquet", 0),
+        (flip, "metrics.jsonl", 0),
+        (Path.unlink, "metrics.jsonl", 0),
+    ],
+)
+def test_rows_and_metrics_that_were_damaged_are_named_and_made_again(
+    damage: Any, name: str, resumed: int, given: Path, expected: dict[str, bytes], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5)
+    assert damages(work(files)) == []
+    damage(work(files) / name)
+    assert damages(work(files))
+    assert all(str(work(files) / name) in line for line in damages(work(files)))
+    with caplog.at_level(logging.WARNING):
+        reports = go(files)
+    assert [report.step for report in reports] == (list(range(7)) if resumed == 0 else list(range(resumed + 1, 7)))
+    warnings = [record.getMessage() for record in caplog.records if record.name == "grpo_core.resume"]
+    assert len(warnings) == (2 if resumed == 0 else 1)
+    for warning in warnings:
+        assert name in warning
+        assert f"the work from step {resumed + 1} on is redone" in warning
+    assert content(files) == expected
+    assert damages(work(files)) == []
+
+
+def test_a_damaged_line_of_the_clock_redoes_nothing(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, stop_at=5)
+    lines = (work(files) / "timings.jsonl").read_bytes().splitlines(keepends=True)
+    lines[2] = b"\xff" + lines[2][1:]
+    (work(files) / "timings.jsonl").write_bytes(b"".join(lines))
+    assert [report.step for report in go(files)] == [6]
+    assert content(files) == expected
+    assert [json.loads(line)["step"] for line in files.timings.read_text().splitlines()] == [0, 1, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    ("step", "most_bytes", "unwritten", "kept"),
+    [
+        (0, 100, "rollouts/step-000001.parquet", "no step is kept yet"),
+        (3, 100, "rollouts/step-000004.parquet", "everything up to step 2 is kept"),
+        (3, 8_000, "checkpoints/step-000004", "everything up to step 2 is kept"),  # the weights do not fit
+        (3, 20_000, "checkpoints/step-000004", "everything up to step 2 is kept"),  # the optimizer does not
+        (6, 6_000, "rollouts.parquet", "everything up to step 6 is kept"),
+        (6, 12_000, "checkpoint", "everything up to step 6 is kept"),
+    ],
+)
+def test_a_full_disk_ends_the_run_with_advice_and_leaves_no_half_file(
+    step: int, most_bytes: int, unwritten: str, kept: str, given: Path, expected: dict[str, bytes], tmp_path: Path
+) -> None:
+    files = outputs(tmp_path, given)
+    heard, said = Pipe(duplex=False)
+    died = child(tmp_path, given, SETTINGS, step, most_bytes, said, target=train_on_a_full_disk)
+    died.join(60)
+    said.close()
+    message = heard.recv()
+    assert re.search(rf"{unwritten} could not be written: .*MB free there\); {kept}: free space \(`grpo prune`\) and run again", message), message
+    assert not [path for path in tmp_path.rglob(".*")], "nothing half written is left to fill the disk further"
+    go(files)
+    assert content(files) == expected
 
 
 def test_only_the_newest_checkpoints_are_kept(given: Path, tmp_path: Path) -> None:
@@ -205,6 +289,19 @@ def test_a_half_written_line_is_cut_off(given: Path, expected: dict[str, bytes],
         stream.write('{"step": 4, "reward/me')
     go(files)
     assert content(files) == expected
+
+
+def test_how_often_a_run_is_saved_changes_no_byte(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
+    files = outputs(tmp_path, given)
+    go(files, checkpoint_every=5, keep_checkpoints=7)
+    assert content(files) == expected
+
+
+def test_saving_is_timed_in_the_step_after(given: Path, tmp_path: Path) -> None:
+    reports = go(outputs(tmp_path, given), checkpoint_every=2)
+    assert [report.step for report in reports if "seconds/checkpoint" in report.timings] == [3, 5]
+    assert [report.step for report in reports if "seconds/rows" in report.timings] == [2, 3, 4, 5, 6]
+    assert all(0 < report.timings["seconds/checkpoint"] < 10 for report in reports if report.step in (3, 5))
 
 
 @pytest.mark.parametrize("steps", [3, 4])
@@ -273,8 +370,8 @@ def test_another_configuration_never_continues_this_run(given: Path, tmp_path: P
 
 def test_two_trainers_cannot_share_a_work_folder(given: Path, tmp_path: Path) -> None:
     files = outputs(tmp_path, given)
-    with WorkFolder.open(work(files), "key"):
-        with pytest.raises(ValueError, match=r"another process is training in .*: wait for it, or stop it"):
+    with WorkFolder.open(work(files)):
+        with pytest.raises(ValueError, match=r"another process is at work in .*: wait for it, or stop it"):
             go(files)
         assert [path.name for path in work(files).iterdir()] == ["lock"], "the second one touches nothing"
     go(files, stop_at=1)
@@ -294,10 +391,11 @@ def test_a_checkpoint_gives_back_weights_moments_and_controller(make: Any, tmp_p
     model, optimizer = trained(0, 2)
     controller = KlController(beta=0.3, armed=True, steps_below=2, error_sum=1.5, last_error=-0.5)
     other, moments = trained(1, 0)
-    with WorkFolder.open(tmp_path, "key") as folder:
+    with WorkFolder.open(tmp_path) as folder:
         folder.append(7, {}, {})
-        folder.save(ResumePoint(7, controller), model, optimizer, keep=1)
-        assert folder.restore(other, moments, last_step=7) == ResumePoint(7, controller)
+        save(folder, ResumePoint(7, asdict(controller)), model, optimizer, keep=1)
+        point = restore(folder, other, moments, last_step=7)
+    assert (point.step, KlController(**point.state)) == (7, controller)
     assert policy_digest(other) == policy_digest(model)
     before, after = optimizer.state_dict()["state"], moments.state_dict()["state"]
     assert before.keys() == after.keys()
@@ -309,8 +407,8 @@ def test_a_checkpoint_gives_back_weights_moments_and_controller(make: Any, tmp_p
 def test_the_start_is_where_an_empty_folder_begins(tmp_path: Path) -> None:
     model = tiny_llama()
     before = policy_digest(model)
-    with WorkFolder.open(tmp_path / "new", "key") as folder:
-        assert folder.restore(model, torch.optim.AdamW(model.parameters()), last_step=7) == ResumePoint(0)
+    with WorkFolder.open(tmp_path / "new") as folder:
+        assert restore(folder, model, torch.optim.AdamW(model.parameters()), last_step=7) == ResumePoint(0)
     assert policy_digest(model) == before
 
 

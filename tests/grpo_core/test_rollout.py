@@ -11,7 +11,7 @@ PROMPTS = prompts_table().head(4)
 
 
 def batch(prompts: pl.DataFrame = PROMPTS, *, step: int = 1, group_size: int = 3, stream: tuple[object, ...] = (0, "test")) -> RolloutBatch:
-    return draw(MODEL, prompts, step=step, group_size=group_size, temperature=1.0, max_new_tokens=8, batch_size=64, stream=stream)
+    return draw(MODEL, prompts, step=step, group_size=group_size, temperature=1.0, max_new_tokens=8, batch_size=64, stream=stream, digest="feed")
 
 
 def tokens(drawn: RolloutBatch) -> list[list[int]]:
@@ -29,8 +29,7 @@ def test_rows_lie_group_by_group_in_the_order_of_the_prompts() -> None:
         assert alone.prompt_token_ids == drawn.prompt_token_ids[p : p + 1]
 
 
-def test_the_digest_is_the_one_given_and_nobody_asks_for_it_otherwise() -> None:
-    assert batch().policy_digest == ""
+def test_the_digest_is_the_one_given() -> None:
     given = draw(MODEL, PROMPTS, step=1, group_size=1, temperature=1.0, max_new_tokens=1, batch_size=4, stream=(0,), digest="abc")
     assert given.policy_digest == "abc"
 

@@ -2,6 +2,8 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -13,6 +15,7 @@ from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.models import LanguageModel, policy_digest
 from grpo_core.sft import SftStep, demonstrations, fine_tune, learning_rate_at
 from grpo_core.tokenization import encode_completion, encode_prompt
+from grpo_core.work_folder import WorkFolder, checkpoints, step_of
 from tests.tiny_models import language_model, tiny_gpt2, tiny_llama
 from tests.tiny_run import prompts_table
 
@@ -26,7 +29,8 @@ def settings(**changes: Any) -> SftConfig:
 
 
 def tune(model: LanguageModel, pairs: Pairs = PAIRS, **changes: Any) -> list[SftStep]:
-    return fine_tune(model, pairs, settings(**changes), lambda done: None, lambda: False)
+    with TemporaryDirectory() as folder, WorkFolder.open(Path(folder)) as work:
+        return fine_tune(model, pairs, settings(**changes), lambda done: None, lambda: False, work)
 
 
 def by_hand(model: LanguageModel, pairs: Pairs) -> tuple[float, float]:
@@ -111,12 +115,65 @@ def test_the_seed_gives_the_order_and_nothing_else_does() -> None:
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_asked_to_stop_it_stops_after_the_step() -> None:
-    heard: list[int] = []
-    with pytest.raises(Interrupted, match="interrupted before anything could be kept"):
-        fine_tune(language_model(tiny_llama()), PAIRS, settings(steps=9), lambda done: heard.append(done.step), lambda: len(heard) == 2)
-    assert heard == [1, 2]
-    assert len(fine_tune(language_model(tiny_llama()), PAIRS, settings(steps=1), lambda done: None, lambda: True)) == 1, "a run that is done is not interrupted"
+STEPS: dict[str, Any] = {"steps": 9, "batch_size": 2, "micro_batch_size": 1, "checkpoint_every": 3, "warmup_steps": 2}
+
+
+def go_on(folder: Path, *, stop_at: int | None = None, **changes: Any) -> tuple[list[int], list[SftStep], str]:
+    """Tune in `folder` from where it is, to the end or until asked to stop: steps heard of, figures, and the digest of the weights."""
+    model, heard = language_model(tiny_llama()), list[int]()
+    history: list[SftStep] = []
+    with WorkFolder.open(folder) as work:
+        try:
+            history = fine_tune(
+                model, PAIRS, settings(**{**STEPS, **changes}), lambda done: heard.append(done.step), lambda: bool(heard) and heard[-1] + 1 == stop_at, work
+            )
+        except Interrupted as interrupted:
+            assert interrupted.step == stop_at == heard[-1]
+    return heard, history, policy_digest(model.model)
+
+
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights_and_figures(tmp_path: Path) -> None:
+    _, history, weights = go_on(tmp_path / "whole")
+    assert [done.step for done in history] == list(range(1, 10))
+    for stop in (2, 3, 7):
+        assert go_on(tmp_path / f"stopped at {stop}", stop_at=stop)[0] == list(range(1, stop + 1))
+        heard, again, final = go_on(tmp_path / f"stopped at {stop}")
+        assert heard == list(range(stop + 1, 10))
+        assert (again, final) == (history, weights)
+    assert go_on(tmp_path / "whole") == ([], history, weights), "a run that is done is not done again"
+
+
+def test_a_run_that_was_killed_goes_on_from_its_newest_whole_checkpoint(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    _, history, weights = go_on(tmp_path / "whole")
+
+    class Killed(BaseException):
+        pass
+
+    def die(done: SftStep) -> None:
+        if done.step == 8:
+            raise Killed
+
+    with pytest.raises(Killed), WorkFolder.open(tmp_path / "killed") as work:
+        fine_tune(language_model(tiny_llama()), PAIRS, settings(**STEPS, keep_checkpoints=2), die, lambda: False, work)
+    assert [step_of(path) for path in checkpoints(tmp_path / "killed")] == [6, 3]
+    optimizer = tmp_path / "killed" / "checkpoints" / "step-000006" / "optimizer.pt"
+    optimizer.write_bytes(optimizer.read_bytes()[:-1])
+    heard, again, final = go_on(tmp_path / "killed")
+    assert heard == list(range(4, 10))
+    assert "optimizer.pt was altered" in caplog.text
+    assert (again, final) == (history, weights)
+
+
+def test_how_often_it_is_saved_changes_nothing_and_says_what_is_kept(tmp_path: Path) -> None:
+    expected = go_on(tmp_path / "default")
+    assert go_on(tmp_path / "often", checkpoint_every=1, keep_checkpoints=4) == expected
+    assert [step_of(path) for path in checkpoints(tmp_path / "often")] == [9, 8, 7, 6]
+    assert [step_of(path) for path in checkpoints(tmp_path / "default")] == [9]
+
+
+def test_asking_to_stop_in_the_last_step_lets_it_finish(tmp_path: Path) -> None:
+    heard, history, _ = go_on(tmp_path, stop_at=9)
+    assert len(heard) == len(history) == 9
 
 
 def test_a_loss_that_is_no_number_stops_before_the_weights() -> None:

@@ -12,12 +12,14 @@ from transformers import AutoTokenizer
 from grpo_core.checkpoint import write_folder
 from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.errors import DivergedError
+from grpo_core.ledger import batch_of
 from grpo_core.loop import Files
 from grpo_core.models import policy_digest, save_model
 from grpo_core.rewards import RewardError, Scores
 from grpo_core.rollout import RolloutBatch, score_batch
 from grpo_core.signal import compare_within_groups
 from grpo_core.step import Minibatch, accumulate_gradient
+from grpo_core.step_metrics import select_metrics
 from grpo_core.tokenization import TokenizerMismatch, encode_prompt
 from grpo_core.trainer import (
     START_TOLERANCE,
@@ -27,6 +29,7 @@ from grpo_core.trainer import (
     draw_batch,
     evaluate_select,
     keep_logprobs,
+    learn,
     start_trainer,
     train_step,
     trainable,
@@ -405,8 +408,27 @@ def test_selection_looks_at_select_prompts_only(files: Files) -> None:
     trainer = start(files)
     select = pl.read_parquet(files.prompts).filter(pl.col("split") == "select")
     assert sorted(trainer.select_prompts["prompt_id"]) == sorted(select["prompt_id"])
-    assert set(evaluate_select(trainer)) == {"eval/select_accuracy", "eval/select_length"}
-    assert evaluate_select(replace(trainer, select_prompts=select.head(0))) == {}
+    rows = evaluate_select(trainer, 3)
+    assert rows is not None
+    assert sorted(rows["prompt_id"]) == sorted(select["prompt_id"])
+    assert set(rows["step"]) == {3}
+    assert set(rows["decoding"]) == {"greedy"}
+    assert set(rows["policy_digest"]) == {policy_digest(trainer.policy.model)}
+    assert select_metrics(rows) == {"eval/select_accuracy": rows["correct"].mean(), "eval/select_length": rows["length"].mean()}
+    nobody = evaluate_select(replace(trainer, select_prompts=select.head(0)), 3)
+    assert nobody is None
+    assert select_metrics(nobody) == {}
+
+
+def test_what_follows_sampling_is_a_function_of_the_batch(files: Files) -> None:
+    """Learning from rows of the ledger gives the weights and numbers of the step that drew them."""
+    trainer, again = start(files), start(files)
+    drawn = train_step(trainer, 1)
+    learned = learn(again, batch_of(drawn.rollouts, again.train_prompts), 1)
+    assert learned.metrics == drawn.metrics
+    assert learned.rewards.equals(drawn.rewards)
+    assert learned.rollouts.equals(drawn.rollouts)
+    assert policy_digest(again.policy.model) == policy_digest(trainer.policy.model)
 
 
 def test_a_step_trains_on_train_prompts_only(files: Files) -> None:

@@ -102,6 +102,6 @@ def test_text_of_models_and_data_is_never_markup(text: str, shown: str) -> None:
 def test_a_reason_is_never_markup(tmp_path: Path) -> None:
     root = make_project(tmp_path)
     dvc(root, "repro", "--quiet")
-    edit(root, "params.yaml", "\n  task: addition ", "\n  task: '![x](http://evil)' ")
+    edit(root, "params.yaml", '\n  template: "{prompt}" ', "\n  template: '![x](http://evil){prompt}' ")
     (result,) = in_sync_results(root, load_graph(root), ["prompts"], ["default"])
     assert escaped("![x](http://evil)") in str(result.metadata["reasons"].value)

@@ -11,17 +11,16 @@ import time
 from pathlib import Path
 
 import click
-import polars as pl
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from assets.paths import Paths
-from grpo_core.config import GrpoConfig, PromptsConfig, RunConfig
+from grpo_core.config import PromptsConfig, RunConfig
 from grpo_core.prompts import wrapped
 from pipelines.cli import main
 from pipelines.commands.common import visible
-from pipelines.summary import counts, evidence, next_steps, optimizer_steps, places
+from pipelines.summary import evidence, next_steps, places
 from pipelines.ui import Server, ServerError, log_path, running, servers, wait_for_end
 from tests.pipelines.checkouts import ROOT
 from tests.pipelines.toy_project import NUMBERS
@@ -41,7 +40,7 @@ def shown(*renderables: object) -> str:
 
 
 def test_these_are_all_commands() -> None:
-    assert COMMANDS == ["check", "preset", "run", "sample", "status", "sync", "ui"]
+    assert COMMANDS == ["compare", "doctor", "preset", "prune", "replay", "reproduce", "run", "sample", "status", "sync", "trace", "ui", "verify"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -59,7 +58,7 @@ def test_a_usage_error_exits_with_2(arguments: list[str]) -> None:
     assert "Error: " in result.output
 
 
-@pytest.mark.parametrize("command", [["run"], ["check"], ["status"], ["ui"], ["sample", ".", "1+1="]])
+@pytest.mark.parametrize("command", [["run"], ["doctor"], ["status"], ["ui"], ["sample", ".", "1+1="]])
 def test_bad_params_are_one_clear_line_before_anything_is_spent(checkout: Path, command: list[str]) -> None:
     path = checkout / "params.yaml"
     path.write_text(re.sub(r"(?m)^  group_size: \d+", "  group_size: 1", path.read_text(encoding="utf-8")), encoding="utf-8")
@@ -76,35 +75,15 @@ def test_a_misspelt_experiment_is_refused_by_name(checkout: Path) -> None:
 
 def test_outside_of_a_checkout_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(main, ["check"])
+    result = CliRunner().invoke(main, ["doctor"])
     assert (result.exit_code, "no params.yaml and dvc.yaml in" in result.output) == (1, True)
 
 
 def test_the_code_of_one_checkout_never_runs_on_the_data_of_another(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(checkout)
-    result = CliRunner().invoke(main, ["check"])
+    result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert f"runs the code in {ROOT}, but the current folder belongs to {checkout}" in result.output
-
-
-def test_check_prints_what_the_numbers_multiply_to(checkout: Path) -> None:
-    paths = Paths(checkout)
-    paths.prompts.parent.mkdir(parents=True)
-    pl.DataFrame({"split": ["train"] * 480 + ["heldout"] * 20}).write_parquet(paths.prompts)
-    result = grpo(checkout, "check")
-    assert result.returncode == 0, result.stderr
-    assert "params.yaml is valid: 1 experiment\n" in result.stdout
-    assert re.search(r"completions a step +[\d,]+ = \d+ prompts × \d+", result.stdout)
-    assert "over 480 train prompts" in result.stdout
-
-
-def test_derived_counts_are_the_products_they_claim_to_be() -> None:
-    config = RunConfig(grpo=GrpoConfig(steps=60, prompts_per_step=16, group_size=8, minibatches_per_rollout=2, updates_per_rollout=3))
-    assert optimizer_steps(config) == 360
-    text = shown(counts("default", config, 480))
-    assert "7,680, at most 337,920 tokens" in text  # 60 × 128 completions of 44 tokens
-    assert "64\n" in text.replace(" ", "")  # 128 completions in 2 minibatches
-    assert "960 = 2.00 epochs over 480 train prompts" in text
 
 
 def test_the_evidence_is_a_table_with_intervals() -> None:

@@ -126,10 +126,11 @@ def test_a_run_shows_its_counts_first_and_its_evidence_even_when_a_later_stage_f
     assert (failed.returncode, "Held-out evaluation" in failed.stdout) == (1, False)
 
 
-def test_resume_state_goes_once_dvc_keeps_the_outputs(root: Path, instance: dg.DagsterInstance) -> None:
+def test_only_the_work_that_can_be_extended_stays_once_dvc_keeps_the_outputs(root: Path, instance: dg.DagsterInstance) -> None:
     assert run_job(root, "default", instance=instance).success
     assert (root / "data/grpo_checkpoint/default/manifest.json").is_file()
-    assert list((root / ".work/grpo_checkpoint/default").iterdir()) == []
+    assert list((root / ".work/sft_checkpoint").iterdir()) == []
+    assert (root / ".work/grpo_checkpoint/default/toy/finished").is_file()
 
 
 def test_ctrl_c_ends_the_run_and_its_stage(root: Path, instance: dg.DagsterInstance) -> None:

@@ -69,7 +69,14 @@ def test_dvc_yaml_names_the_files_of_assets_paths(graph: Graph) -> None:
         "prompts": lambda p: [p.prompts, p.validation("prompts")],
         "sft_checkpoint": lambda p: [p.sft_checkpoint],
         "reference_checkpoint": lambda p: [p.reference_checkpoint],
-        "grpo_checkpoint": lambda p: [p.rollout_batches, p.rewards, p.grpo_checkpoint, p.validation("rollout_batches"), p.validation("rewards")],
+        "grpo_checkpoint": lambda p: [
+            p.rollout_batches,
+            p.select_completions,
+            p.rewards,
+            p.grpo_checkpoint,
+            p.validation("rollout_batches"),
+            p.validation("rewards"),
+        ],
         "heldout_eval": lambda p: [p.heldout_completions, p.heldout_summary, p.validation("heldout_eval")],
         "blind_review_set": lambda p: [p.blind_review_pairs, p.blind_review_key],
     }

@@ -45,8 +45,8 @@ def test_nothing_of_an_earlier_preset_stays_in_a_section_that_a_later_one_has(ro
 def test_a_section_that_params_lacks_is_made(root: Path) -> None:
     (root / "params.yaml").write_text("rollout:\nexperiments:\n  default: {}\n")
     preset = root / "mine.yaml"
-    preset.write_text("grpo: {group_size: 4}\nrollout: {batch_size: 3}\nexperiments: {small: {grpo: {group_size: 2}}}\n")
-    assert apply_preset(root, preset) == ["grpo.group_size: 4 (new)", "rollout.batch_size: 3 (new)", "experiments.small: {'grpo': {'group_size': 2}} (new)"]
+    preset.write_text("grpo: {group_size: 4}\nrollout: {batch_size: 4}\nexperiments: {small: {grpo: {group_size: 2}}}\n")
+    assert apply_preset(root, preset) == ["grpo.group_size: 4 (new)", "rollout.batch_size: 4 (new)", "experiments.small: {'grpo': {'group_size': 2}} (new)"]
     assert {name: config.grpo.group_size for name, config in experiments(root).items()} == {"default": 4, "small": 2}
 
 

@@ -1,7 +1,8 @@
-"""What a training tells MLflow, and what becomes of the training when MLflow does not listen."""
+"""What stages tell MLflow, and what becomes of them when MLflow does not listen."""
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow
@@ -9,17 +10,26 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 import grpo_core
-from assets import grpo_checkpoint
+from assets import blind_review_set, grpo_checkpoint, heldout_eval
 from assets.page import Progress
 from assets.paths import Paths
+from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
+from pipelines.lock import folder_md5
+from pipelines.params import ROOT
+from pipelines.provenance import Making, begin
+from pipelines.records import read_records
 from pipelines.resume_state import resumable
 from pipelines.run_record import TrackingError, training_record
-from pipelines.tracking import RUN_KEY_TAG
+from pipelines.runs import find_run
+from pipelines.stage import tracked
+from pipelines.tracking import CHANGED_TAG, RUN_KEY_TAG, SUPERSEDED_TAG, mlflow_client
 from tests.assets.lifecycle import lifecycle_config, make_lifecycle, never
+from tests.pipelines.toy_project import git
 
 GONE = "http://127.0.0.1:9"
 """Nothing listens there."""
+CHANGED_STEPS = f"{CHANGED_TAG}grpo.steps"
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +39,9 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def runs(root: Path) -> list[mlflow.entities.Run]:
+    """All runs, the newest first."""
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{root}/mlflow.db")
-    return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
+    return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()], order_by=["attributes.start_time DESC"]))
 
 
 def steps(root: Path, run: mlflow.entities.Run) -> list[int]:
@@ -47,28 +58,138 @@ def work(tmp_path: Path) -> Path:
     return work
 
 
-def test_code_that_is_edited_while_training_changes_nothing_of_this_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths, config = make_lifecycle(tmp_path), lifecycle_config()
+def making(root: Path, noun: str = "grpo_checkpoint") -> Making:
+    """The noun as its stage begins with it."""
+    shutil.copy(ROOT / "dvc.yaml", root)
+    return begin(Paths(root), noun)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
+    """A lifecycle that knows of no training: its inputs and what comes after it lie there, its contracts hold, MLflow's database is empty."""
+    paths = make_lifecycle(tmp_path_factory.mktemp("lifecycle"))
     shutil.rmtree(paths.work)
-    code = tmp_path / "code" / "grpo_core"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        mlflow_client(paths.root).search_experiments()
+    for noun in ("prompts", "rollout_batches", "rewards", "heldout_eval"):
+        paths.validation(noun).parent.mkdir(parents=True, exist_ok=True)
+        paths.validation(noun).write_text("{}", encoding="utf-8")
+    return paths
+
+
+@pytest.fixture
+def paths(made: Paths, tmp_path: Path) -> Paths:
+    shutil.copytree(made.root, tmp_path, dirs_exist_ok=True)
+    return Paths(tmp_path)
+
+
+def train(paths: Paths, number: int = 4) -> mlflow.entities.Run:
+    """Train as the stage does, and let DVC have the outputs; returns the run that MLflow holds of it."""
+    config = lifecycle_config()
+    config = replace(config, grpo=replace(config.grpo, steps=number))
+    begun = making(paths.root)
+    with resumable(begun, config) as work, tracked(begun, config, work) as track:
+        grpo_checkpoint.produce(paths, config, track, never, work)
+        begun.record()
+    out = f"    - {{path: data/grpo_checkpoint/default, md5: {folder_md5(paths.grpo_checkpoint)}, size: 1}}\n"
+    (paths.root / "dvc.lock").write_text(f"schema: '2.0'\nstages:\n  grpo_checkpoint@default:\n    cmd: x\n    outs:\n{out}", encoding="utf-8")
+    return runs(paths.root)[0]
+
+
+def test_code_that_is_edited_while_training_changes_nothing_of_this_run(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    config, begun = lifecycle_config(), making(paths.root)
+    code = paths.root / "code" / "grpo_core"
     shutil.copytree(Path(grpo_core.__file__).parent, code)
-    monkeypatch.setattr("grpo_core.loop.__file__", str(code / "loop.py"))
-    with resumable(paths, config) as work, training_record(paths, config, work) as record:
+    monkeypatch.setattr("grpo_core.work_folder.__file__", str(code / "work_folder.py"))
+    with resumable(begun, config) as work, training_record(begun, config, work) as record:
 
         def on_progress(progress: Progress) -> None:
             (code / "edited.py").write_text(f"# {progress.step}\n", encoding="utf-8")
             record(progress)
 
-        grpo_checkpoint.produce(paths, config, on_progress, never)
-    (run,) = runs(tmp_path)
+        grpo_checkpoint.produce(paths, config, on_progress, never, work)
+    assert grpo_checkpoint.work_folder(paths, config) != work
+    (run,) = runs(paths.root)
     assert run.data.tags[RUN_KEY_TAG] == work.name == grpo_checkpoint.finished_work_folder(paths).name
-    assert steps(tmp_path, run) == [1, 2, 3, 4]
+    assert steps(paths.root, run) == [1, 2, 3, 4]
+
+
+def test_an_extended_run_goes_on_in_its_curves_and_says_what_changed(paths: Paths) -> None:
+    train(paths)
+    run = train(paths, 6)
+    assert len(runs(paths.root)) == 1
+    assert steps(paths.root, run) == [1, 2, 3, 4, 5, 6]
+    assert (run.data.params["grpo.steps"], run.data.tags[CHANGED_STEPS]) == ("4", "6")
+    assert find_run(paths.root, run.info.run_id).records["grpo_checkpoint"] == find_run(paths.root, "default").records["grpo_checkpoint"]
+
+
+def test_an_extended_run_that_was_not_evaluated_again_has_no_evaluation(paths: Paths) -> None:
+    run_id = train(paths).info.run_id
+    with tracked(making(paths.root, "heldout_eval"), lifecycle_config()):
+        pass
+    assert "heldout_eval" in find_run(paths.root, run_id).records
+    train(paths, 6)
+    for name in (run_id, "default"):
+        assert "heldout_eval" not in find_run(paths.root, name).records
+
+
+def test_a_forced_training_doubles_no_point(paths: Paths) -> None:
+    train(paths)
+    run = train(paths)
+    assert len(runs(paths.root)) == 1
+    assert steps(paths.root, run) == [1, 2, 3, 4]
+
+
+def test_a_shorter_training_than_before_gets_curves_of_its_own_length(paths: Paths) -> None:
+    train(paths)
+    longer = train(paths, 6)
+    shorter = train(paths)
+    assert [steps(paths.root, run) for run in (shorter, longer)] == [[1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
+    assert next(run for run in runs(paths.root) if run.info.run_id == longer.info.run_id).data.tags[SUPERSEDED_TAG] == shorter.info.run_id
+    assert (shorter.data.params["grpo.steps"], CHANGED_STEPS in shorter.data.tags) == ("4", False)
+    assert find_run(paths.root, shorter.info.run_id).run_key == find_run(paths.root, longer.info.run_id).run_key
+
+
+def test_a_finished_training_has_the_records_of_all_that_it_came_from_and_the_stages_after_it_add_theirs(paths: Paths) -> None:
+    config: RunConfig = lifecycle_config()
+    for noun in ("prompts", "sft_checkpoint", "reference_checkpoint"):
+        making(paths.root, noun).record()
+    run_id = train(paths).info.run_id
+    assert set(find_run(paths.root, run_id).records) == {"prompts", "sft_checkpoint", "reference_checkpoint", "grpo_checkpoint"}
+    for noun, asset in (("heldout_eval", heldout_eval), ("blind_review_set", blind_review_set)):
+        begun = making(paths.root, noun)
+        with tracked(begun, config) as track:
+            asset.produce(paths, config, track)
+    here = find_run(paths.root, "default")
+    shutil.rmtree(paths.root / ".work")
+    there = find_run(paths.root, run_id)
+    assert there.records == here.records
+    assert tuple(there.records) == ("prompts", "sft_checkpoint", "reference_checkpoint", "grpo_checkpoint", "heldout_eval", "blind_review_set")
+    assert there.json("data/heldout_eval/default/summary.json") == json.loads(paths.heldout_summary.read_bytes())
+
+
+def test_an_evaluation_by_later_code_does_not_change_which_code_trained(paths: Paths) -> None:
+    (paths.root / "params.yaml").write_text("a: 1\n", encoding="utf-8")
+    git(paths.root, "init", "--quiet")
+    git(paths.root, "add", "params.yaml")
+    git(paths.root, "commit", "--quiet", "--message", "first")
+    trained = train(paths)
+    assert trained.data.tags["grpo.git.commit"] == git(paths.root, "rev-parse", "HEAD").strip()
+    assert trained.data.tags["grpo.git.snapshot"] == git(paths.root, "for-each-ref", "--format=%(objectname)", "refs/grpo").strip()
+    (paths.root / "params.yaml").write_text("a: 2\n", encoding="utf-8")
+    git(paths.root, "commit", "--quiet", "--all", "--message", "second")
+    with tracked(making(paths.root, "heldout_eval"), lifecycle_config()) as track:
+        heldout_eval.produce(paths, lifecycle_config(), track)
+    (run,) = runs(paths.root)
+    assert {key: value for key, value in run.data.tags.items() if "git" in key} == {key: value for key, value in trained.data.tags.items() if "git" in key}
+    assert read_records(paths, "heldout_eval")[0]["commit"] == git(paths.root, "rev-parse", "HEAD").strip()
 
 
 def test_mlflow_failing_at_a_checkpoint_is_one_warning_and_the_next_sends_what_was_missed(
     tmp_path: Path, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Interrupted), training_record(Paths(tmp_path), lifecycle_config(), work) as record:
+    with pytest.raises(Interrupted), training_record(making(tmp_path), lifecycle_config(), work) as record:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", GONE)
         record(Progress(2, 6, checkpointed=True))
         record(Progress(4, 6, checkpointed=True))
@@ -90,16 +211,31 @@ def test_mlflow_failing_does_not_hide_why_a_training_stopped(
     def refuse(*arguments: object) -> None:
         raise MlflowException("database is locked")
 
-    with pytest.raises(Interrupted), training_record(Paths(tmp_path), lifecycle_config(), work) as record:
+    with pytest.raises(Interrupted), training_record(making(tmp_path), lifecycle_config(), work) as record:
         record(Progress(6, 6, checkpointed=True))
         monkeypatch.setattr("mlflow.MlflowClient.set_terminated", refuse)
         raise Interrupted(6)
     assert "database is locked" in capsys.readouterr().err
 
 
-def test_mlflow_failing_at_the_end_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = make_lifecycle(tmp_path)
+@pytest.mark.parametrize("noun", ["grpo_checkpoint", "heldout_eval", "blind_review_set"])
+def test_mlflow_failing_at_the_end_is_an_error_and_the_record_stays_on_this_machine(paths: Paths, noun: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", GONE)
-    work = grpo_checkpoint.finished_work_folder(paths)
-    with pytest.raises(TrackingError, match=f"MLflow at {GONE} failed"), training_record(paths, lifecycle_config(), work):
-        pass
+    begun = making(paths.root, noun)
+    with pytest.raises(TrackingError, match=f"MLflow at {GONE} failed"), tracked(begun, lifecycle_config(), paths.root / "work"):
+        begun.record()
+    assert len(read_records(paths, noun)) == 1
+
+
+def test_mlflow_failing_at_the_end_of_a_training_leaves_it_to_be_done_at_once(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", GONE)
+    with pytest.raises(TrackingError):
+        train(paths)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    done: list[Progress] = []
+    begun, config = making(paths.root), lifecycle_config()
+    with resumable(begun, config) as work, tracked(begun, config, work):
+        grpo_checkpoint.produce(paths, config, done.append, never, work)
+    assert done == []
+    (run,) = runs(paths.root)
+    assert (steps(paths.root, run), run.info.status) == ([1, 2, 3, 4], "FINISHED")

@@ -4,11 +4,11 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import polars as pl
@@ -19,9 +19,10 @@ from assets.contracts import ContractError
 from assets.page import Progress
 from assets.paths import Paths
 from pipelines.environment import environment
+from pipelines.lock import file_md5
 from pipelines.params import load_params
 from pipelines.progress import bar, figures, lines
-from pipelines.provenance import collect, cpu_model, git_state, write_provenance
+from pipelines.records import read_records
 from pipelines.signals import StopRequest
 from pipelines.stage import NOUNS, check_contracts
 from tests.pipelines.checkouts import ROOT, copy_checkout
@@ -120,11 +121,32 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_made_noun_has_its_contracts_outcome_and_its_provenance(made: Path) -> None:
-    assert json.loads(Paths(made).validation("prompts").read_bytes())["success"]
-    provenance = json.loads((Paths(made).provenance("prompts") / "provenance.json").read_bytes())
-    assert provenance["wall_seconds"] > 0
-    assert (provenance["commit"], provenance["num_threads"]) == (None, str(load_params(made)["model"]["num_threads"]))
+def test_a_made_noun_has_its_contracts_outcome_and_its_record(made: Path) -> None:
+    paths = Paths(made)
+    assert json.loads(paths.validation("prompts").read_bytes())["success"]
+    (record,) = read_records(paths, "prompts")
+    assert record["wall_seconds"] > 0
+    assert (record["commit"], record["threads"]["OMP_NUM_THREADS"]) == (None, str(load_params(made)["model"]["num_threads"]))
+    assert record["outs"]["data/prompts/prompts.parquet"] == file_md5(paths.prompts)
+    assert (record["code"], record["command"][1:]) == (str(made), ["-m", "pipelines.stage", "prompts"])
+    (config,) = read_records(paths, "run_config")
+    assert record["deps"]["data/run_config/model.json"] == config["files"]["data/run_config/model.json"]
+
+
+def test_the_code_of_another_checkout_is_refused(checkout: Path, tmp_path: Path) -> None:
+    other = copy_checkout(tmp_path / "other")
+    result = stage(other, "run_config", PYTHONPATH=str(checkout), PYTHONSAFEPATH="1")
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: the code that was imported lies in {checkout}, the checkout that it would work on is {other}: ")
+    assert not (other / "data").exists()
+
+
+def test_one_package_of_another_checkout_is_refused(checkout: Path, tmp_path: Path) -> None:
+    other = copy_checkout(tmp_path / "other")
+    shutil.rmtree(other / "grpo_core")
+    result = stage(other, "run_config", PYTHONPATH=str(checkout))
+    assert result.returncode == 1
+    assert result.stderr.startswith(f"error: the code that was imported lies in {checkout}, the checkout that it would work on is {other}: ")
 
 
 def test_a_violated_contract_is_written_and_raised(made: Path, tmp_path: Path) -> None:
@@ -261,30 +283,3 @@ def test_telemetry_is_off_unless_the_user_says_otherwise(tmp_path: Path) -> None
 def test_the_interpreters_folder_comes_first_in_path_and_once(tmp_path: Path) -> None:
     folder = str(Path(sys.executable).parent)
     assert environment(tmp_path, {"PATH": f"/usr/bin:{folder}:/bin"})["PATH"] == f"{folder}:/usr/bin:/bin"
-
-
-def git(root: Path, *arguments: str) -> None:
-    identity = ["-c", "user.name=n", "-c", "user.email=n@example.org"]
-    subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True)
-
-
-def test_git_state_tells_a_commit_from_edits_on_top_of_it(tmp_path: Path) -> None:
-    assert git_state(tmp_path) == {"commit": None, "dirty": None}
-    git(tmp_path, "init")
-    assert git_state(tmp_path) == {"commit": None, "dirty": None}
-    (tmp_path / "file").write_text("one")
-    git(tmp_path, "add", "file")
-    git(tmp_path, "commit", "-m", "first")
-    clean = git_state(tmp_path)
-    assert (len(clean["commit"]), clean["dirty"]) == (40, False)
-    (tmp_path / "file").write_text("two")
-    assert git_state(tmp_path) == {"commit": clean["commit"], "dirty": True}
-
-
-def test_provenance_names_the_versions_that_are_installed(tmp_path: Path) -> None:
-    write_provenance(tmp_path / "noun", collect(tmp_path, datetime(2020, 1, 2, tzinfo=UTC), 1.23456))
-    values = json.loads((tmp_path / "noun" / "provenance.json").read_bytes())
-    assert (values["started"], values["wall_seconds"]) == ("2020-01-02T00:00:00+00:00", 1.235)
-    assert values["libraries"]["polars"] == pl.__version__
-    assert values["python"] == sys.version.split()[0]
-    assert values["cpu"] == cpu_model() != ""

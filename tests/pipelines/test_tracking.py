@@ -10,8 +10,11 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from pipelines.snapshot import Snapshot
 from pipelines.tracking import (
+    CHANGED_TAG,
     EXPERIMENT_TAG,
+    RECORDS,
     RUN_KEY_TAG,
     SUPERSEDED_TAG,
     MlflowSink,
@@ -187,6 +190,38 @@ def test_a_finished_run_runs_again_when_reopened(reopen: Opener) -> None:
         assert reopen().client.get_run(sink.run_id).info.status == "RUNNING"
 
 
+def test_a_parameter_that_is_the_logged_one_again_loses_its_tag(store: Path) -> None:
+    for pairs in (30, 40, 30):
+        sink = open_run(store, "default", "changed back", {"blind_review_set": {"num_pairs": pairs}}, {})
+    assert not [key for key in sink.client.get_run(sink.run_id).data.tags if key.startswith(CHANGED_TAG)]
+
+
+def test_a_last_step_before_points_of_a_longer_run_begins_a_run_and_evaluations_are_no_steps(reopen: Opener, tmp_path: Path) -> None:
+    longer = reopen()
+    longer.replay(*write_files(tmp_path, range(1, 21)), up_to_step=20, final=True)
+    shorter = reopen()
+    files = write_files(tmp_path, range(1, 11))
+    shorter.replay(*files, up_to_step=8)
+    assert shorter.run_id == longer.run_id  # a checkpoint on the way says nothing of where training will end
+    shorter.replay(*files, up_to_step=10, final=True)
+    assert shorter.run_id != longer.run_id
+    assert [len(curve(sink, "loss")) for sink in (shorter, longer)] == [10, 20]
+    for number in range(12):
+        shorter.log_summary({"accuracy": number})
+    again = reopen()
+    again.replay(*files, up_to_step=10, final=True)
+    assert again.run_id == shorter.run_id
+
+
+def test_records_are_artifacts_by_noun_and_replaced(reopen: Opener) -> None:
+    sink = reopen()
+    sink.log_records({"prompts": {"a": 1}, "sft_checkpoint": {"a": 2}})
+    sink.log_records({"prompts": {"a": 3}})
+    paths = [artifact.path for artifact in sink.client.list_artifacts(sink.run_id, RECORDS)]
+    assert paths == ["record/prompts.json", "record/sft_checkpoint.json"]
+    assert [json.loads(Path(sink.client.download_artifacts(sink.run_id, path)).read_bytes()) for path in paths] == [{"a": 3}, {"a": 2}]
+
+
 def test_a_heldout_number_is_logged_once_and_again_only_when_it_changed(reopen: Opener) -> None:
     sink = reopen()
     sink.log_summary({"policy_accuracy": 0.5, "num_prompts": 512, "metric": "exact_answer", "kl_token_mean": None})
@@ -258,9 +293,11 @@ def test_the_url_and_the_tags_name_the_run_and_its_sources(reopen: Opener) -> No
     sink = reopen()
     page = f"http://127.0.0.1:5000/#/experiments/{sink.experiment_id}/runs/{sink.run_id}"
     assert sink.url("http://127.0.0.1:5000/") == f"{page}?workflowType=machine_learning"
-    assert provenance_tags("abc", dirty=True, hashes={"data/prompts": "d1"}) == {
-        "mlflow.source.git.commit": "abc", "grpo.git.commit": "abc", "grpo.git.dirty": "true", "grpo.dvc.data/prompts": "d1",
+    assert provenance_tags(Snapshot(commit="abc", sha="def"), {"data/prompts": "d1"}) == {
+        "mlflow.source.git.commit": "abc", "grpo.git.commit": "abc", "grpo.git.snapshot": "def", "grpo.git.dirty": "true", "grpo.dvc.data/prompts": "d1",
     }  # fmt: skip
+    assert provenance_tags(Snapshot(commit="abc", sha="abc"), {})["grpo.git.dirty"] == "false"
+    assert provenance_tags(None, {})["grpo.git.snapshot"] == "none"
 
 
 def test_links_point_at_the_tracking_server_or_at_the_page_that_was_opened_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

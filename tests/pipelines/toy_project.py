@@ -59,6 +59,9 @@ if behaviour == "sleep":
     die_with_parent()
     (root / "asleep").touch()
     time.sleep(120)
+from assets.paths import Paths
+from pipelines.provenance import begin
+making = begin(Paths(root, experiment), noun)
 print("making", noun, "for", experiment)
 if "DAGSTER_PIPES_CONTEXT" in os.environ and noun != "run_config":
     from dagster_pipes import open_dagster_pipes
@@ -83,11 +86,10 @@ elif noun == "grpo_checkpoint":
     write(f"rollout_batches/{experiment}/rollouts.parquet", "rollouts" + made)
     write(f"rewards/{experiment}/rewards.parquet", "rewards" + made)
     write(f"grpo_checkpoint/{experiment}/weights", "weights" + made)
-    write(f"grpo_checkpoint/{experiment}/manifest.json", '{"run_key": "toy"}')
-    from pipelines.lock import folder_md5
-    work = root / ".work/grpo_checkpoint" / experiment / "toy"
-    work.mkdir(parents=True, exist_ok=True)
-    (work / "finished").write_text(folder_md5(root / "data/grpo_checkpoint" / experiment))
+    write(f"rollout_batches/{experiment}/select_completions.parquet", "select" + made)
+    import hashlib
+    manifest = {"noun": noun, "run_key": hashlib.sha256(made.encode()).hexdigest()[:16], "step": 9, "files": {}}
+    write(f"grpo_checkpoint/{experiment}/manifest.json", json.dumps(manifest))
     violated += validation("rollout_batches") + validation("rewards")
 elif noun == "heldout_eval":
     made = read(f"run_config/{experiment}/heldout_eval.json", f"grpo_checkpoint/{experiment}/weights")
@@ -100,6 +102,12 @@ elif noun == "blind_review_set":
     write(f"blind_review_key/{experiment}/key.parquet", "key" + made)
 if violated:
     sys.exit("error: " + "\\n".join(violated))
+record = making.record()
+if noun in ("sft_checkpoint", "grpo_checkpoint"):
+    part, step = ("", 0) if noun == "sft_checkpoint" else (experiment, 9)
+    work = root / ".work" / noun / part / "toy"
+    work.mkdir(parents=True, exist_ok=True)
+    (work / "finished").write_text(json.dumps({"md5": record["outs"][f"data/{noun}/{part}".rstrip("/")], "step": step}))
 """
 
 

@@ -1,0 +1,120 @@
+"""`grpo doctor`: everything that can be known before a run, without running anything."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import click
+
+from assets.paths import Paths
+from grpo_core.config import RunConfig
+from grpo_core.determinism import SHOWN, THREADS, guarantee, overruled, planned_switches
+from pipelines import machine
+from pipelines.commands.common import checkout, clear_errors
+from pipelines.dvc_cache import cache_folder
+from pipelines.params import experiments
+from pipelines.reward_code import check_reward_functions
+from pipelines.tracking import tracking_uri
+
+
+@click.command()
+@clear_errors
+def doctor() -> None:
+    """Check params.yaml, and say what a run would cost, what will not do what it says, and what is guaranteed.
+
+    Nothing is run or written. Exit status 1 when params.yaml cannot be run, 0 with warnings. Example:
+
+    \b
+        grpo doctor
+    """
+    root = checkout()
+    configs = experiments(root)
+    check_reward_functions(root, configs.values())
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from pipelines.outlook import outlook, shown
+
+    console = Console(width=None if Console().is_terminal else 120)
+    on_gpu = False
+    for name, config in configs.items():
+        ahead = outlook(root, name, config)
+        on_gpu = on_gpu or ahead.on_gpu
+        console.print(shown(ahead), Text())
+    model = next(iter(configs.values())).model
+    table = Table(title="This machine and this checkout", title_justify="left", show_header=False, box=None, padding=(0, 2))
+    for row in (*machine_rows(root), *thread_rows(model.num_threads), *checkout_rows(root)):
+        table.add_row(*row)
+    console.print(table, Text())
+    console.print(Text(guarantee("cuda" if on_gpu else "cpu")), Text())
+    for warning in (*same_experiments(configs), *unwritable(root), *overruled(model)):
+        console.print(Text(f"warning: {warning}", style="yellow"))
+    console.print(f"params.yaml is valid: {len(configs)} experiment{'s' if len(configs) > 1 else ''}")
+
+
+def machine_rows(root: Path) -> list[tuple[str, str]]:
+    """Memory, disk and GPUs."""
+    from pipelines.outlook import size_text
+
+    memory, gpus = machine.memory(), machine.gpu_memory()
+    known = [f"{size_text(count)} {what}" for count, what in ((memory.total, "in all"), (memory.free, "free")) if count is not None]
+    return [
+        ("memory", ", ".join(known) or "the system does not say"),
+        ("disk", f"{size_text(machine.free_disk(root))} free at {root}"),
+        ("GPUs", ", ".join(map(size_text, gpus)) or "none that answers"),
+    ]
+
+
+def thread_rows(num_threads: int) -> list[tuple[str, str]]:
+    """Threads asked for against cores there are, and the switches that stages run under."""
+    cores = machine.cores()
+    switches = planned_switches(num_threads, os.environ)
+    shown = ", ".join(f"{name}={switches[name]}" for name in SHOWN if switches[name] is not None and name not in THREADS)
+    return [("threads", f"{num_threads} (model.num_threads) on {cores} core{'s' if cores > 1 else ''}"), ("switches", shown)]
+
+
+def checkout_rows(root: Path) -> list[tuple[str, str]]:
+    """What Git has, and where DVC and MLflow keep what is made."""
+    return [("code", git_text(root)), ("DVC cache", str(cache_folder(root))), ("MLflow", tracking_uri(root))]
+
+
+def git_text(root: Path) -> str:
+    """The commit, and what a run does with code that was not committed."""
+    commit = _git(root, "rev-parse", "--short", "HEAD")
+    if commit is None:
+        return "no Git commit: the record of a run cannot say which code made it"
+    changed = _git(root, "--no-optional-locks", "status", "--porcelain")
+    if not changed:
+        return f"commit {commit}, nothing uncommitted"
+    count = len(changed.splitlines())
+    return f"commit {commit} and {count} uncommitted change{'s' if count > 1 else ''}: code among them is kept with the record of a run, as a snapshot"
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return result.stdout.strip() if result.returncode == 0 else None
+
+
+def same_experiments(configs: dict[str, RunConfig]) -> list[str]:
+    """Experiments that would train the same thing twice."""
+    names = list(configs)
+    return [
+        f"experiments {first!r} and {second!r} are the same configuration: both would be trained"
+        for place, first in enumerate(names)
+        for second in names[place + 1 :]
+        if configs[first] == configs[second]
+    ]
+
+
+def unwritable(root: Path) -> list[str]:
+    """Places that a run must write and cannot."""
+    paths = Paths(root)
+    places = {"outputs": paths.data, "resume state": paths.work, "DVC's lock": root / "dvc.lock", "DVC's cache": cache_folder(root)}
+    address = tracking_uri(root)
+    if address.startswith("sqlite:///"):
+        places["MLflow's database"] = Path(address.removeprefix("sqlite:///"))
+    return [f"{what} cannot be written at {path}: a run would fail there" for what, path in places.items() if not machine.writable(path)]

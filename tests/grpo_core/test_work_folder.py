@@ -1,0 +1,191 @@
+"""What a work folder keeps, forgets and finds damaged. Its checkpoints hold a line of text here, no model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from grpo_core.checkpoint import WriteError
+from grpo_core.work_folder import WorkFolder, checkpoints, damages, faults, reading, step_of
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def table(step: int) -> pl.DataFrame:
+    return pl.DataFrame({"step": [step] * 2, "value": [step * 10, step * 10 + 1]})
+
+
+def fill(folder: Path) -> None:
+    (folder / "weights").write_text("weights")
+
+
+def keep_step(work: WorkFolder, step: int, *, keep: int | None = None) -> None:
+    """A step's rows and lines, and with `keep` a checkpoint."""
+    work.keep("rollouts", step, table(step))
+    work.keep("rewards", step, table(-step))
+    work.append(step, {"loss": step / 10}, {"seconds": 1.0})
+    if keep is not None:
+        work.save(step, fill, keep=keep)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Steps 1 to 5 with checkpoints at 2 and 4."""
+    with WorkFolder.open(tmp_path / "abc") as work:
+        for step in range(1, 6):
+            keep_step(work, step, keep=None if step % 2 else 2)
+    return tmp_path / "abc"
+
+
+def manifest(folder: Path, step: int) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "checkpoints" / f"step-{step:06d}" / "manifest.json").read_text())
+    return found
+
+
+def flip(path: Path, place: int | None = None) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 if place is None else place] ^= 1
+    path.write_bytes(data)
+
+
+def shards(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.parquet"))
+
+
+def test_a_checkpoint_vouches_for_every_row_and_line_before_it(folder: Path) -> None:
+    assert [step_of(path) for path in checkpoints(folder)] == [4, 2]
+    for step in (2, 4):
+        assert sorted(manifest(folder, step)["shards"]) == shards_of(step)  # type: ignore[call-overload]
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    assert manifest(folder, 2)["metrics"]["bytes"] == len(b"".join(lines[:2]))  # type: ignore[index]
+    assert manifest(folder, 4)["run_key"] == "abc"
+    assert damages(folder) == []
+
+
+def shards_of(last: int) -> list[str]:
+    return sorted(f"{kind}/step-{step:06d}.parquet" for kind in ("rollouts", "rewards") for step in range(1, last + 1))
+
+
+@pytest.mark.parametrize(
+    ("name", "vouched_for_by"),
+    [
+        ("rollouts/step-000001.parquet", {4, 2}), ("rewards/step-000003.parquet", {4}), ("metrics.jsonl", {4, 2}), ("rollouts/step-000005.parquet", set()),
+        ("timings.jsonl", set()), ("checkpoints/step-000002/weights", {2}), ("checkpoints/step-000004/manifest.json", {4}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_a_damaged_file_is_found_and_named_once(name: str, vouched_for_by: set[int], how: str, folder: Path) -> None:
+    if how == "gone":
+        (folder / name).unlink()
+    else:
+        flip(folder / name, 0)
+    assert {step_of(path) for path in checkpoints(folder) if faults(folder, path)} == vouched_for_by
+    found = damages(folder)
+    assert len(found) == (2 if name == "metrics.jsonl" else bool(vouched_for_by)), found
+    assert all(str(folder / name) in line for line in found)
+
+
+def test_every_damaged_file_is_named(folder: Path) -> None:
+    names = ["rollouts/step-000001.parquet", "rewards/step-000002.parquet", "rewards/step-000004.parquet", "checkpoints/step-000004/weights"]
+    for name in names:
+        flip(folder / name)
+    found = damages(folder)
+    assert len(found) == 4
+    assert all(any(str(folder / name) in line for line in found) for name in names)
+
+
+def test_a_flipped_bit_anywhere_in_a_checkpoint_s_manifest_is_found(folder: Path) -> None:
+    path = folder / "checkpoints" / "step-000002" / "manifest.json"
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        flip(path, place)
+        assert damages(folder), f"byte {place} of the manifest: {path.read_bytes()[place - 20 : place + 20]!r}"
+        path.write_bytes(whole)
+    assert damages(folder) == []
+
+
+def test_a_log_that_was_cut_short_is_found(folder: Path) -> None:
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:3]))
+    (found,) = damages(folder)
+    assert "checkpoint step-000004" in found
+
+
+def test_cutting_back_keeps_exactly_what_the_checkpoint_vouches_for(folder: Path) -> None:
+    (folder / "rollouts" / ".step-000006.parquet.partial").write_text("half")
+    (folder / "checkpoints" / ".step-000006.partial").mkdir()
+    (folder / "finished").write_text("a marker")
+    with WorkFolder.open(folder) as work:
+        work.cut_back(manifest(folder, 2))
+        assert [step_of(path) for path in checkpoints(folder)] == [2]
+        assert shards(folder) == shards_of(2)
+        for log in (work.metrics, work.timings):
+            assert [json.loads(line)["step"] for line in log.read_text().splitlines()] == [1, 2]
+        assert not list(folder.rglob("*.partial"))
+        for step in (3, 4):
+            keep_step(work, step, keep=2)
+        assert damages(folder) == []
+        assert sorted(manifest(folder, 4)["shards"]) == shards_of(4)  # type: ignore[call-overload]
+        work.cut_back(None)
+        assert shards(folder) == []
+        assert checkpoints(folder) == []
+        assert work.metrics.read_text() == work.timings.read_text() == ""
+    assert (folder / "finished").is_file(), "whose it is cares for it"
+
+
+def test_an_old_checkpoint_goes_in_one_move(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(path: Path) -> None:
+        (path / "weights").unlink()
+        raise KeyboardInterrupt
+
+    with WorkFolder.open(folder) as work:
+        work.cut_back(manifest(folder, 4))
+        monkeypatch.setattr("grpo_core.work_folder.shutil.rmtree", lambda path, **settings: None if settings else crash(path))
+        with pytest.raises(KeyboardInterrupt):
+            keep_step(work, 5, keep=1)
+    assert [step_of(path) for path in checkpoints(folder)] == [5, 2], "no half of 4 is left under its name"
+    assert damages(folder) == []
+
+
+def test_shards_join_in_the_order_asked_for(tmp_path: Path) -> None:
+    with WorkFolder.open(tmp_path / "key") as work:
+        for step in (2, 10, 1, *range(3, 10), 11):
+            work.keep("rollouts", step, table(step))
+        work.join("rollouts", range(1, 11), tmp_path / "all.parquet")
+        assert pl.read_parquet(tmp_path / "all.parquet")["step"].to_list() == [step for step in range(1, 11) for _ in range(2)]
+        work.join("select", [], tmp_path / "none.parquet", table(1)[:0])
+        assert pl.read_parquet(tmp_path / "none.parquet").equals(table(1)[:0])
+        assert pl.read_parquet(tmp_path / "none.parquet").schema == table(1).schema
+
+
+def test_a_step_that_is_missing_is_an_error_not_a_gap(tmp_path: Path) -> None:
+    with WorkFolder.open(tmp_path / "key") as work:
+        for step in (1, 3):
+            work.keep("rollouts", step, table(step))
+        with pytest.raises(FileNotFoundError, match="step-000002"):
+            work.join("rollouts", range(1, 4), tmp_path / "all.parquet")
+    assert not (tmp_path / "all.parquet").exists()
+
+
+def test_readers_may_share_a_folder_and_nobody_shares_it_with_a_trainer(folder: Path) -> None:
+    with reading(folder), reading(folder), pytest.raises(ValueError, match=r"another process is at work in .*abc: wait for it"), WorkFolder.open(folder):
+        pass
+    with WorkFolder.open(folder), pytest.raises(ValueError, match=r"another process is at work in .*abc: wait for it"), reading(folder):
+        pass
+    with reading(folder.parent / "never made"):
+        assert not (folder.parent / "never made").exists()
+
+
+@pytest.mark.parametrize(("name", "kept"), [("abc", "everything up to step 4 is kept"), ("new", "no step is kept yet")])
+def test_a_failure_to_write_says_what_is_kept(name: str, kept: str, folder: Path) -> None:
+    said = f"No space left on device; {kept}: free space"
+    with WorkFolder.open(folder.parent / name) as work, pytest.raises(WriteError, match=said), work.explaining():
+        raise OSError(28, "No space left on device")
+
+
+def test_looking_for_damage_needs_no_torch() -> None:
+    code = "import sys; from grpo_core.work_folder import damages; import assets.rollout_batches, assets.rewards; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
