@@ -222,7 +222,12 @@ def alter_outs(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("change", "told"),
-    [(flip, "is no record"), (lambda path: path.write_text("{}"), "is no record"), (alter_outs, "was altered"), (alter_wall_seconds, "its sha256")],
+    [
+        (flip, "is no record"),
+        (lambda path: path.write_text("{}"), "is no record"),
+        (alter_outs, "was altered"),
+        (alter_wall_seconds, "was altered: its sha256"),
+    ],
 )
 def test_a_damaged_record_is_found(toy: Path, change: Callable[[Path], None], told: str) -> None:
     (path,) = (toy / ".work/provenance/sft_checkpoint").glob("*.json")
