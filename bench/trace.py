@@ -28,8 +28,8 @@ from grpo_core.config import SECTIONS, SHARED_SECTIONS, GrpoConfig, RunConfig, s
 from grpo_core.prompts import make_prompts
 from grpo_core.tables import ROLLOUT_SCHEMA, no_answers, write_table
 from pipelines.params import ROOT, json_bytes
-from pipelines.provenance import md5s
-from pipelines.records import UNKNOWN, write_record
+from pipelines.records.files import UNKNOWN, write_record
+from pipelines.records.provenance import md5s
 
 LIMIT_SECONDS = 2.0
 TOKENS = 40

@@ -13,7 +13,7 @@ from assets.page import Chart, Markdown, Table, Value
 from assets.paths import Paths
 from pipelines.graph import Target
 from pipelines.lock import Entry
-from pipelines.records import read_record
+from pipelines.records.files import read_record
 
 LONGEST_CELL = 200
 WORD_JOINER = "\u2060"

@@ -24,9 +24,9 @@ from assets.paths import SHARED, Paths
 from grpo_core.checkpoint import write_text
 from grpo_core.config import RunConfig
 from grpo_core.work_folder import WorkFolder
-from pipelines.dvc_cache import object_path
 from pipelines.lock import read_lock
-from pipelines.provenance import Making
+from pipelines.records.dvc_cache import object_path
+from pipelines.records.provenance import Making
 
 FINISHED = "finished"
 """The marker's name."""

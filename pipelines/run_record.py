@@ -13,8 +13,8 @@ from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from assets.rollout_batches import KEYS
 from grpo_core.config import SECTIONS, RunConfig, section_values
-from pipelines.provenance import Making
-from pipelines.runs import related
+from pipelines.records.provenance import Making
+from pipelines.records.runs import related
 from pipelines.tracking import MlflowSink, Status, mlflow_failures, open_run, page_address, provenance_tags, tracking_uri
 
 SAMPLES = 10

@@ -17,7 +17,7 @@ from assets.paths import SHARED, Paths
 from grpo_core.config import ConfigError, RunConfig
 from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT, experiments, find_root, read_run_config, section_files, written_experiments
-from pipelines.provenance import Making, begin
+from pipelines.records.provenance import Making, begin
 from pipelines.reward_code import check_reward_functions
 from pipelines.signals import StopRequest, die_with_parent, stop_at_once
 

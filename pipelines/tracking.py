@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
-from pipelines.snapshot import Snapshot
+from pipelines.records.snapshot import Snapshot
 
 if TYPE_CHECKING:
     import polars as pl

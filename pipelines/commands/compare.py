@@ -23,21 +23,21 @@ def compare(a: str, b: str, last: int, chart: Path | None, as_json: bool) -> Non
         grpo compare default small_groups --chart small_groups.png
     """
     root = checkout()
-    from pipelines import compare as comparing
-    from pipelines.runs import find_run
-    from pipelines.trace import metrics, readable_tables
+    from pipelines.lineage import compare as comparing
+    from pipelines.lineage.trace import metrics, readable_tables
+    from pipelines.records.runs import find_run
 
     runs = find_run(root, a), find_run(root, b)
     with readable_tables():
         found = comparing.compare(*runs, window=last)
     if chart is not None:
-        from pipelines.compare_chart import comparison_chart, write_chart
+        from pipelines.lineage.compare_chart import comparison_chart, write_chart
 
         write_chart(chart, comparison_chart(metrics(runs[0]), metrics(runs[1]), (runs[0].label(), runs[1].label())))
     if as_json:
         click.echo(comparing.as_json(found))
         return
     from pipelines.commands.trace import print_wide
-    from pipelines.compare_tables import shown
+    from pipelines.lineage.compare_tables import shown
 
     print_wide(shown(found))

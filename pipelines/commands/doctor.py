@@ -11,8 +11,8 @@ from grpo_core.config import RunConfig
 from grpo_core.determinism import SHOWN, THREADS, guarantee, overruled, planned_switches
 from pipelines import machine
 from pipelines.commands.common import checkout, clear_errors
-from pipelines.dvc_cache import cache_folder
 from pipelines.params import experiments
+from pipelines.records.dvc_cache import cache_folder
 from pipelines.reward_code import check_reward_functions
 from pipelines.tracking import tracking_uri
 

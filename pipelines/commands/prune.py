@@ -9,7 +9,7 @@ import click
 from pipelines.commands.common import checkout, clear_errors
 
 if TYPE_CHECKING:
-    from pipelines.prune import Item, Loss, Plan
+    from pipelines.upkeep.prune import Item, Loss, Plan
 
 SHOWN = 20
 """Lines of a kind; more are counted."""
@@ -30,7 +30,7 @@ def prune(work: str, keep_checkpoints: int, dry_run: bool, yes: bool) -> None:
         grpo prune --dry-run
     """
     root = checkout()
-    from pipelines.prune import carry_out, make_plan
+    from pipelines.upkeep.prune import carry_out, make_plan
 
     plan = make_plan(root, keep_checkpoints=keep_checkpoints, whole_work=work == "all")
     click.echo("\n".join(describe(plan)))

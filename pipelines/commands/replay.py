@@ -37,13 +37,13 @@ def replay(run: str, step: int | None, first: int | None, last: int | None) -> N
     if first is not None and last is not None and first > last:
         raise click.UsageError(f"--from {first} lies after --to {last}")
     root = checkout()
-    from pipelines.runs import find_run
+    from pipelines.records.runs import find_run
 
     found = find_run(root, run)
     from rich.console import Console
     from tqdm import tqdm
 
-    from pipelines.replay import changed_rewards, replay_run, table, verdict
+    from pipelines.reproduction.replay import changed_rewards, replay_run, table, verdict
 
     begin, end = (first, last) if step is None else (step, step)
     with tqdm(desc="replay", file=sys.stderr, dynamic_ncols=True, disable=not sys.stderr.isatty(), unit="step") as bar:

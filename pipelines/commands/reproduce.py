@@ -32,9 +32,9 @@ def reproduce(run: str, into: Path | None, keep: bool) -> None:
     root = checkout()
     from rich.console import Console
 
-    from pipelines.reproduce import reproduce as make_again
-    from pipelines.reproduction import table
-    from pipelines.runs import find_run
+    from pipelines.records.runs import find_run
+    from pipelines.reproduction.reproduce import reproduce as make_again
+    from pipelines.reproduction.result import table
     from pipelines.signals import stop_once
 
     stop_once()

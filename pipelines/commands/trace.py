@@ -41,30 +41,30 @@ def trace(run: str | None, prompt: str | None, steps: bool, every_setting: bool,
 
 
 def _show_run(root: Path, name: str, steps: bool, every_setting: bool, as_json: bool) -> None:
-    from pipelines import trace as traced
-    from pipelines.runs import find_run
+    from pipelines.lineage import trace as traced
+    from pipelines.records.runs import find_run
 
     with traced.readable_tables():
         found = traced.trace(find_run(root, name))
     if as_json:
         click.echo(traced.as_json(found))
         return
-    from pipelines.trace_tables import shown
+    from pipelines.lineage.trace_tables import shown
 
     print_wide(shown(found, root, every_step=steps, every_setting=every_setting))
 
 
 def _show_prompt(root: Path, prompt: str, name: str | None, limit: int | None, as_json: bool) -> None:
-    from pipelines import prompt_trace
-    from pipelines.runs import find_run
-    from pipelines.trace import readable_tables
+    from pipelines.lineage import prompt_trace
+    from pipelines.lineage.trace import readable_tables
+    from pipelines.records.runs import find_run
 
     with readable_tables():
         found = prompt_trace.trace_prompt(root, prompt, None if name is None else find_run(root, name))
     if as_json:
         click.echo(prompt_trace.as_json(found if limit is None else prompt_trace.limited(found, limit)))
         return
-    from pipelines.trace_tables import SHOWN_COMPLETIONS, shown_prompt
+    from pipelines.lineage.trace_tables import SHOWN_COMPLETIONS, shown_prompt
 
     print_wide(shown_prompt(found, limit or SHOWN_COMPLETIONS))
 

@@ -20,7 +20,7 @@ def verify() -> None:
     root = checkout()
     from tqdm import tqdm
 
-    from pipelines.verify import num_bytes, verify
+    from pipelines.upkeep.verify import num_bytes, verify
 
     with tqdm(total=num_bytes(root), desc="reading", unit="B", unit_scale=True, dynamic_ncols=True, disable=not sys.stderr.isatty(), leave=False) as bar:
         report = verify(root, bar.update)

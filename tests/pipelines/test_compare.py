@@ -16,12 +16,12 @@ from bench.trace import make_run
 from grpo_core.config import SECTIONS, BlindReviewConfig, section_values
 from grpo_core.randomness import generator
 from grpo_core.statistics import paired_bootstrap
-from pipelines import logged_values
-from pipelines.compare import Change, Comparison, as_json, code_diff, compare, rows_changed
-from pipelines.compare_chart import comparison_chart, write_chart
-from pipelines.effects import Effect, difference, last_groups
-from pipelines.runs import Run
-from pipelines.trace import metrics, trace
+from pipelines.lineage import logged_values
+from pipelines.lineage.compare import Change, Comparison, as_json, code_diff, compare, rows_changed
+from pipelines.lineage.compare_chart import comparison_chart, write_chart
+from pipelines.lineage.effects import Effect, difference, last_groups
+from pipelines.lineage.trace import metrics, trace
+from pipelines.records.runs import Run
 from pipelines.tracking import open_run
 from tests.pipelines.checkouts import copy_checkout
 from tests.pipelines.toy_project import git

@@ -16,10 +16,10 @@ from pipelines.graph import load_graph
 from pipelines.lock import LockError, file_md5, folder_md5, read_lock
 from pipelines.pages import page
 from pipelines.params import ROOT
-from pipelines.provenance import begin, cpu_model, declared_libraries, md5s, process_facts
-from pipelines.records import KEY_LENGTH, UNKNOWN, outs_key, read_record, read_records, record_path, recorded_experiments, write_record
+from pipelines.records.files import KEY_LENGTH, UNKNOWN, outs_key, read_record, read_records, record_path, recorded_experiments, write_record
+from pipelines.records.provenance import begin, cpu_model, declared_libraries, md5s, process_facts
+from pipelines.records.stage_files import stage_files
 from pipelines.stage import NOUNS
-from pipelines.stage_files import stage_files
 from tests.pipelines.toy_project import NUMBERS, THIRD_PARTY_WARNINGS, dvc, edit, git, make_project
 from tests.tiny_run import tiny_config
 
@@ -193,7 +193,7 @@ FACTS = """
 import json
 from pathlib import Path
 from pipelines.environment import prepare_libraries
-from pipelines.provenance import process_facts
+from pipelines.records.provenance import process_facts
 from tests.tiny_run import tiny_config
 config = tiny_config()
 prepare_libraries(config.model)

@@ -15,12 +15,12 @@ from dvc.repo import Repo
 from assets.paths import Paths
 from pipelines.commands.prune import describe, prune
 from pipelines.lock import read_lock
-from pipelines.named_runs import NamesUnknown
-from pipelines.prune import PruneError, carry_out, make_plan, trash
-from pipelines.records import read_records
-from pipelines.runs import find_run
+from pipelines.records.files import read_records
+from pipelines.records.named_runs import NamesUnknown
+from pipelines.records.runs import find_run
 from pipelines.tracking import EXPERIMENT_TAG, RUN_KEY_TAG, mlflow_client
-from pipelines.unused_objects import disk_bytes
+from pipelines.upkeep.prune import PruneError, carry_out, make_plan, trash
+from pipelines.upkeep.unused_objects import disk_bytes
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, git, make_project
 
 pytestmark = pytest.mark.filterwarnings(*THIRD_PARTY_WARNINGS)

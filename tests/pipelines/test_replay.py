@@ -15,9 +15,9 @@ from assets.paths import Paths
 from grpo_core.replay import Replayed
 from grpo_core.tables import write_table
 from pipelines.lock import file_md5
-from pipelines.records import UNKNOWN
-from pipelines.replay import changed_rewards, replay_run, table, verdict
-from pipelines.runs import Run, RunError
+from pipelines.records.files import UNKNOWN
+from pipelines.records.runs import Run, RunError
+from pipelines.reproduction.replay import changed_rewards, replay_run, table, verdict
 from tests.assets.lifecycle import make_lifecycle
 
 

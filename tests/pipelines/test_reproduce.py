@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
-from pipelines.dvc_cache import object_path
 from pipelines.environment import environment
-from pipelines.inputs import InputError, dependency_md5
 from pipelines.params import ROOT
 from pipelines.processes import processes_with
-from pipelines.reproduce import (
+from pipelines.records.dvc_cache import object_path
+from pipelines.records.runs import Run, find_run
+from pipelines.reproduction.inputs import InputError, dependency_md5
+from pipelines.reproduction.reproduce import (
     NOUNS,
     ReproduceError,
     bring_inputs,
@@ -30,9 +31,8 @@ from pipelines.reproduce import (
     stage_environment,
     strays,
 )
-from pipelines.reproduction import Reproduction, Row
-from pipelines.runs import Run, find_run
-from pipelines.worktree import LENT, Worktree, WorktreeError, worktree
+from pipelines.reproduction.result import Reproduction, Row
+from pipelines.reproduction.worktree import LENT, Worktree, WorktreeError, worktree
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, git, make_project
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]

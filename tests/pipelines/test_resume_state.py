@@ -14,12 +14,12 @@ from assets.page import Progress
 from assets.paths import Paths
 from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
-from pipelines.dvc_cache import object_path
 from pipelines.lock import folder_md5, read_lock
 from pipelines.params import ROOT
-from pipelines.provenance import begin
+from pipelines.records.dvc_cache import object_path
+from pipelines.records.provenance import begin
+from pipelines.records.runs import find_run
 from pipelines.resume_state import FINISHED, Finished, read_marker, resumable, settle
-from pipelines.runs import find_run
 from tests.assets.lifecycle import lifecycle_config, make_lifecycle
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, git, make_project
 

@@ -17,11 +17,11 @@ from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
 from pipelines.lock import folder_md5
 from pipelines.params import ROOT
-from pipelines.provenance import Making, begin
-from pipelines.records import read_records
+from pipelines.records.files import read_records
+from pipelines.records.provenance import Making, begin
+from pipelines.records.runs import find_run
 from pipelines.resume_state import resumable
 from pipelines.run_record import TrackingError, training_record
-from pipelines.runs import find_run
 from pipelines.stage import tracked
 from pipelines.tracking import CHANGED_TAG, RUN_KEY_TAG, SUPERSEDED_TAG, mlflow_client
 from tests.assets.lifecycle import lifecycle_config, make_lifecycle, never

@@ -11,12 +11,12 @@ import pytest
 from mlflow.exceptions import MlflowException
 
 from assets.paths import Paths
-from pipelines.dvc_cache import cache_folder, cached_listing, object_path
 from pipelines.lock import file_md5, read_lock
 from pipelines.params import ROOT
-from pipelines.recorded_runs import complete_run_id
-from pipelines.records import UNKNOWN, Record, write_record
-from pipelines.runs import Run, RunError, find_run, related
+from pipelines.records.dvc_cache import cache_folder, cached_listing, object_path
+from pipelines.records.files import UNKNOWN, Record, write_record
+from pipelines.records.recorded_runs import complete_run_id
+from pipelines.records.runs import Run, RunError, find_run, related
 from pipelines.stage import NOUNS
 from pipelines.tracking import open_run
 from tests.pipelines.toy_project import NUMBERS, dvc, edit, make_project
@@ -161,7 +161,7 @@ def test_a_damaged_listing_is_named(root: Path) -> None:
 LOOK = """
 import sys
 from pathlib import Path
-from pipelines.runs import find_run
+from pipelines.records.runs import find_run
 for name in sys.argv[2:]:
     run = find_run(Path(sys.argv[1]), name)
     run.file("data/rollout_batches/default/rollouts.parquet")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.params import ROOT
-from pipelines.snapshot import CODE, REFS, Snapshot, SnapshotError, snapshot
+from pipelines.records.snapshot import CODE, REFS, Snapshot, SnapshotError, snapshot
 
 IDENTITY = ("-c", "user.name=n", "-c", "user.email=n@example.org")
 
@@ -177,7 +177,7 @@ def test_a_repository_that_cannot_be_written_is_said_so(root: Path) -> None:
         snapshot(root)
 
 
-TAKE = "import sys; from pathlib import Path; from pipelines.snapshot import snapshot; print(snapshot(Path(sys.argv[1])).sha)"
+TAKE = "import sys; from pathlib import Path; from pipelines.records.snapshot import snapshot; print(snapshot(Path(sys.argv[1])).sha)"
 
 
 def test_many_at_once_agree(root: Path) -> None:

@@ -22,7 +22,7 @@ from pipelines.environment import environment
 from pipelines.lock import file_md5
 from pipelines.params import load_params
 from pipelines.progress import bar, figures, lines
-from pipelines.records import read_records
+from pipelines.records.files import read_records
 from pipelines.signals import StopRequest
 from pipelines.stage import NOUNS, check_contracts
 from tests.pipelines.checkouts import ROOT, copy_checkout

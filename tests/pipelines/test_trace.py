@@ -11,10 +11,10 @@ import pytest
 from assets.lineage import changed_settings, lineage, made_from, records_here
 from assets.paths import Paths
 from grpo_core.config import SECTIONS
+from pipelines.lineage.prompt_trace import PromptTraceError, ends, trace_prompt
+from pipelines.lineage.trace import as_json, outputs, trace
+from pipelines.lineage.trace_tables import part_headings
 from pipelines.pages import metadata_value
-from pipelines.prompt_trace import PromptTraceError, ends, trace_prompt
-from pipelines.trace import as_json, outputs, trace
-from pipelines.trace_tables import part_headings
 from tests.assets.lifecycle import make_lifecycle
 from tests.pipelines.checkouts import copy_checkout
 from tests.pipelines.traced_runs import cells, grpo, make_two_runs, rewritten, run_of, without

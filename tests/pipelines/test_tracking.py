@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from pipelines.snapshot import Snapshot
+from pipelines.records.snapshot import Snapshot
 from pipelines.tracking import (
     CHANGED_TAG,
     EXPERIMENT_TAG,

@@ -15,9 +15,9 @@ from click.testing import CliRunner
 
 from grpo_core.work_folder import WorkFolder
 from pipelines.commands import verify as command
-from pipelines.dvc_cache import cached_listing, object_path
 from pipelines.lock import read_lock
-from pipelines.verify import Report, num_bytes, verify
+from pipelines.records.dvc_cache import cached_listing, object_path
+from pipelines.upkeep.verify import Report, num_bytes, verify
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, git, make_project, toy_environment
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]

@@ -60,7 +60,7 @@ if behaviour == "sleep":
     (root / "asleep").touch()
     time.sleep(120)
 from assets.paths import Paths
-from pipelines.provenance import begin
+from pipelines.records.provenance import begin
 making = begin(Paths(root, experiment), noun)
 print("making", noun, "for", experiment)
 if "DAGSTER_PIPES_CONTEXT" in os.environ and noun != "run_config":

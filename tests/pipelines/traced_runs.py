@@ -11,7 +11,7 @@ import polars as pl
 from bench.trace import make_run
 from grpo_core.config import GrpoConfig, HeldoutEvalConfig, PromptsConfig, RunConfig
 from grpo_core.prompts import make_prompts
-from pipelines.runs import Run, find_run
+from pipelines.records.runs import Run, find_run
 
 CONFIG = RunConfig(
     prompts=PromptsConfig(num_generated=300),

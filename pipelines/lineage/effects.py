@@ -11,10 +11,10 @@ import polars as pl
 from assets.paths import Paths
 from grpo_core.randomness import generator
 from grpo_core.statistics import Interval, paired_bootstrap, wilson
-from pipelines.trace import Trace, find, metrics
+from pipelines.lineage.trace import Trace, find, metrics
 
 if TYPE_CHECKING:
-    from pipelines.runs import Run
+    from pipelines.records.runs import Run
 
 RESAMPLES = 2_000
 CURVES = {"KL": "kl/mean", "entropy": "entropy"}

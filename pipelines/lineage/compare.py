@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assets.lineage import PARENTS, Lineage
-from pipelines.effects import Effect, effects
-from pipelines.trace import Trace, find, trace
+from pipelines.lineage.effects import Effect, effects
+from pipelines.lineage.trace import Trace, find, trace
 
 if TYPE_CHECKING:
-    from pipelines.runs import Run
+    from pipelines.records.runs import Run
 
 WINDOW = 10
 """Steps at the end of each run that are compared."""

@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipelines.records import lasting_root
+from pipelines.records.files import lasting_root
 
 CODE = (
     "params.yaml", "params", "dvc.yaml", ".dvc/config", ".dvcignore", "workspace.yaml", "pyproject.toml", "constraints.txt",

@@ -14,7 +14,7 @@ from assets.paths import Paths
 from grpo_core.tables import EVALUATION_KEYS, KEYS
 
 if TYPE_CHECKING:
-    from pipelines.runs import Run
+    from pipelines.records.runs import Run
 
 PART = "reward/"
 """Columns that hold what one reward function gave begin with it."""

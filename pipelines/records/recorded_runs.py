@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.records import Record
-from pipelines.runs import RunError
+from pipelines.records.files import Record
+from pipelines.records.runs import RunError
 from pipelines.tracking import EXPERIMENT, EXPERIMENT_TAG, RECORDS, RUN_KEY_TAG, mlflow_client, mlflow_failures, tracking_uri
 
 if TYPE_CHECKING:

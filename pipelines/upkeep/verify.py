@@ -7,12 +7,12 @@ from pathlib import Path
 
 from grpo_core.checkpoint import MANIFEST, file_sha256
 from grpo_core.work_folder import damages, reading
-from pipelines.dvc_cache import cached_listing, object_path
-from pipelines.inputs import tracked_files
 from pipelines.lock import LockError, file_md5, listing_md5, read_lock
 from pipelines.processes import living_processes
-from pipelines.records import NAMES, outs_key, seal
-from pipelines.stage_files import stage_files
+from pipelines.records.dvc_cache import cached_listing, object_path
+from pipelines.records.files import NAMES, outs_key, seal
+from pipelines.records.stage_files import stage_files
+from pipelines.reproduction.inputs import tracked_files
 
 PROVENANCE = Path(".work") / "provenance"
 TRAINED = ("sft_checkpoint", "grpo_checkpoint")

@@ -11,7 +11,7 @@ from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST
 from grpo_core.config import ModelConfig, parse_section
 from pipelines.environment import prepare_libraries
-from pipelines.runs import Run, RunError
+from pipelines.records.runs import Run, RunError
 
 if TYPE_CHECKING:
     from rich.table import Table

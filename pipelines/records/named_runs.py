@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.recorded_runs import is_there
-from pipelines.runs import Run, RunError, find_run
+from pipelines.records.recorded_runs import is_there
+from pipelines.records.runs import Run, RunError, find_run
 from pipelines.tracking import RUN_KEY_TAG, mlflow_client, mlflow_failures, tracking_uri
 
 if TYPE_CHECKING:

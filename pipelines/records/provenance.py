@@ -21,9 +21,9 @@ from grpo_core.config import RunConfig
 from grpo_core.determinism import THREADS, switches_in_force
 from pipelines.lock import file_md5, file_md5s, listing_md5
 from pipelines.params import ROOT
-from pipelines.records import Record, write_record
-from pipelines.snapshot import Snapshot, SnapshotError, snapshot
-from pipelines.stage_files import StageFiles, stage_files
+from pipelines.records.files import Record, write_record
+from pipelines.records.snapshot import Snapshot, SnapshotError, snapshot
+from pipelines.records.stage_files import StageFiles, stage_files
 
 DISTRIBUTION = "grpo-lifecycle"
 

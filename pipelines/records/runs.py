@@ -15,10 +15,10 @@ from typing import Any
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST, file_sha256
 from grpo_core.config import ConfigError
-from pipelines.dvc_cache import cached_listing, object_path
 from pipelines.lock import Entry, file_md5, read_lock
 from pipelines.params import load_params
-from pipelines.records import UNKNOWN, Record, read_records, recorded_experiments
+from pipelines.records.dvc_cache import cached_listing, object_path
+from pipelines.records.files import UNKNOWN, Record, read_records, recorded_experiments
 
 UPSTREAM = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
 """Nouns that a training reads."""
@@ -123,11 +123,11 @@ def find_run(root: Path, name: str) -> Run:
     if Path(name).is_dir():
         raise RunError(f"{name} has no {MANIFEST}: it is no checkpoint folder")
     if "@" in name:
-        from pipelines.recorded_runs import run_id_of_alias
+        from pipelines.records.recorded_runs import run_id_of_alias
 
         return _of_mlflow(root, run_id_of_alias(root, name), lock)
     if RUN_ID.fullmatch(name):
-        from pipelines.recorded_runs import complete_run_id
+        from pipelines.records.recorded_runs import complete_run_id
 
         return _of_mlflow(root, complete_run_id(root, name), lock)
     raise RunError(_unknown(root, name, trained_experiments(root, lock)))
@@ -196,7 +196,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 def _logged(root: Path, run_key: str, sha256: str, experiment: str | None, lock: Mapping[str, Entry]) -> Run | None:
     """The run that MLflow holds the records of; None when it has none of this very checkpoint, or is not to be asked."""
-    from pipelines.recorded_runs import is_there, logged_records, run_ids_of_key
+    from pipelines.records.recorded_runs import is_there, logged_records, run_ids_of_key
 
     if not is_there(root):
         return None
@@ -206,7 +206,7 @@ def _logged(root: Path, run_key: str, sha256: str, experiment: str | None, lock:
 
 def _of_mlflow(root: Path, run_id: str, lock: Mapping[str, Entry]) -> Run:
     """The run with this MLflow id, from the records among its artifacts."""
-    from pipelines.recorded_runs import logged_records
+    from pipelines.records.recorded_runs import logged_records
 
     records = {noun: {**UNKNOWN, **record} for noun, record in logged_records(root, run_id).items()}
     if TRAINING not in records:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipelines.environment import environment
 from pipelines.processes import RUN_ID
-from pipelines.snapshot import NOT_OURS
+from pipelines.records.snapshot import NOT_OURS
 
 LENT = Path(".work") / "reproduce"
 """Where worktrees lie unless a person names another place."""

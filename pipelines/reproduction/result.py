@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from pipelines.records import Record
+from pipelines.records.files import Record
 from pipelines.staleness import differences
 
 BITS = ("python", "libraries", "cpu", "cpu_capability", "threads", "determinism", "device")

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.dvc_cache import cache_folder, cached_listing, object_path
 from pipelines.lock import file_md5
-from pipelines.runs import Run
+from pipelines.records.dvc_cache import cache_folder, cached_listing, object_path
+from pipelines.records.runs import Run
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from assets.paths import SHARED, Paths
-from pipelines.inputs import restore_plain, restore_tracked, source_dependencies, tracked_files
 from pipelines.lock import Entry, read_lock
 from pipelines.processes import Group, terminal_for_stages
-from pipelines.provenance import cpu_model, library_version
-from pipelines.records import Record, read_record
-from pipelines.reproduction import BITS, Reproduction, Row, environment_changes, explanation, plural, short
-from pipelines.runs import EVALUATION, REVIEW, TRAINING, UPSTREAM, Run
-from pipelines.worktree import Worktree, has_commit, whatever_comes, worktree
+from pipelines.records.files import Record, read_record
+from pipelines.records.provenance import cpu_model, library_version
+from pipelines.records.runs import EVALUATION, REVIEW, TRAINING, UPSTREAM, Run
+from pipelines.reproduction.inputs import restore_plain, restore_tracked, source_dependencies, tracked_files
+from pipelines.reproduction.result import BITS, Reproduction, Row, environment_changes, explanation, plural, short
+from pipelines.reproduction.worktree import Worktree, has_commit, whatever_comes, worktree
 
 NEEDED = (*UPSTREAM, TRAINING)
 """Without these there is no policy; what comes after it may not have been made yet."""

@@ -7,9 +7,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pipelines.commands.common import visible
-from pipelines.compare import Change, Comparison
-from pipelines.effects import Effect
-from pipelines.trace_tables import cell, spaced
+from pipelines.lineage.compare import Change, Comparison
+from pipelines.lineage.effects import Effect
+from pipelines.lineage.trace_tables import cell, spaced
 
 METHOD = (
     "a difference is B − A with its 95 % interval: bootstrap over groups (reward, length), steps (KL, entropy) or prompts, "

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from assets.lineage import changed_settings, table_rows
 from pipelines.commands.common import visible
-from pipelines.prompt_trace import PromptTrace, ends, limited
-from pipelines.trace import Trace
+from pipelines.lineage.prompt_trace import PromptTrace, ends, limited
+from pipelines.lineage.trace import Trace
 
 SHOWN_STEPS = 6
 """Steps shown unless all are asked for: half of them the first, half the last."""

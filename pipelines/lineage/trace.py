@@ -12,10 +12,10 @@ import polars as pl
 from assets.lineage import Lineage, lineage
 from assets.paths import Paths
 from grpo_core.statistics import wilson
-from pipelines.logged_values import logged
+from pipelines.lineage.logged_values import logged
 
 if TYPE_CHECKING:
-    from pipelines.runs import Run
+    from pipelines.records.runs import Run
 
 
 class TableError(ValueError):

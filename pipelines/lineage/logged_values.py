@@ -13,7 +13,7 @@ from grpo_core.config import SECTIONS, RunConfig, section_values
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from pipelines.runs import Run
+    from pipelines.records.runs import Run
 
 HELDOUT = "eval/heldout/"
 """Held-out numbers are logged under names that begin so."""
@@ -36,8 +36,8 @@ def logged(run: "Run") -> Logged:
 
 @lru_cache(maxsize=8)
 def _read(root: Path, experiment: str, run_key: str, run_id: str | None) -> Logged:
-    from pipelines.recorded_runs import is_there, run_ids_of_key
-    from pipelines.runs import RunError
+    from pipelines.records.recorded_runs import is_there, run_ids_of_key
+    from pipelines.records.runs import RunError
     from pipelines.tracking import mlflow_client, mlflow_failures
 
     if not is_there(root):

@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING
 from assets.paths import SHARED, Paths
 from grpo_core.work_folder import checkpoints, step_of
 from pipelines.dead_locks import release_dead_locks
-from pipelines.dvc_cache import object_path
 from pipelines.lock import read_lock
-from pipelines.named_runs import named_runs
 from pipelines.params import experiments
-from pipelines.recorded_runs import is_there, run_ids_of_key
-from pipelines.records import Record, read_records, recorded_experiments
+from pipelines.records.dvc_cache import object_path
+from pipelines.records.files import Record, read_records, recorded_experiments
+from pipelines.records.named_runs import named_runs
+from pipelines.records.recorded_runs import is_there, run_ids_of_key
+from pipelines.records.runs import EVALUATION, REVIEW, TRAINING, Run, RunError, find_run, related, trained_experiments
+from pipelines.reproduction.worktree import LENT, remove_worktree
 from pipelines.resume_state import is_taken, read_marker
-from pipelines.runs import EVALUATION, REVIEW, TRAINING, Run, RunError, find_run, related, trained_experiments
-from pipelines.unused_objects import UnknownUse, disk_bytes, remove_objects, unused_objects
-from pipelines.worktree import LENT, remove_worktree
+from pipelines.upkeep.unused_objects import UnknownUse, disk_bytes, remove_objects, unused_objects
 
 if TYPE_CHECKING:
     from dvc.repo import Repo

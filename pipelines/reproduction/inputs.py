@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.dvc_cache import cached_listing, object_path
 from pipelines.lock import file_md5, listing_md5, read_yaml
+from pipelines.records.dvc_cache import cached_listing, object_path
 
 SHOWN_FILES = 12
 

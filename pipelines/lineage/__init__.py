@@ -1,0 +1,1 @@
+"""What a run was made from and what became of it: `grpo trace` and `grpo compare`."""

@@ -1,0 +1,1 @@
+"""What is kept: `grpo verify` reads it again, `grpo prune` frees it."""
