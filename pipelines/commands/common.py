@@ -24,6 +24,8 @@ def clear_errors(command: Callable[P, R]) -> Callable[P, R]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
+        except BrokenPipeError:  # nobody reads on (`| head`); click ends quietly
+            raise
         except (ValueError, OSError) as error:
             if os.environ.get("GRPO_TRACEBACK") == "1":
                 raise

@@ -27,7 +27,7 @@ def trace(run: str | None, prompt: str | None, steps: bool, every_setting: bool,
     \b
         grpo trace
         grpo trace data/grpo_checkpoint/default --steps
-        grpo trace --prompt '335+194='
+        grpo trace --prompt 1c9a4bc3
     """
     if prompt is None and limit is not None:
         raise click.UsageError("--limit goes with --prompt: it is the number of completions shown")
