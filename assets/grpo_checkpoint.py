@@ -27,7 +27,7 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
 
 
 def run_key(paths: Paths, config: RunConfig) -> str:
-    """What names the run: its configuration, inputs and code."""
+    """What names the run: its configuration, inputs, code and arithmetic."""
     from grpo_core.loop import run_key as key
 
     return key(_files(paths, _work(paths)), config)
@@ -74,7 +74,6 @@ def _files(paths: Paths, work: Path) -> "Files":
 def describe(paths: Paths) -> Metadata:
     """The four charts, the last step's numbers, and which weights came out."""
     from assets.charts import training_charts
-    from assets.lineage import made_from
 
     manifest = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())
     metrics = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
@@ -89,6 +88,5 @@ def describe(paths: Paths) -> Metadata:
         **{f"chart/{name}": Chart(png) for name, png in charts.items()},
         "weights": manifest["policy_digest"],
         "run_key": manifest["run_key"],
-        "made_from": made_from(paths),
         "folder": paths.grpo_checkpoint,
     }

@@ -1,4 +1,4 @@
-"""What a trained policy was made from: gathered once, from its manifest, its stages' records and the files themselves, for the page and for `grpo trace`."""
+"""What a trained policy was made from: gathered from its manifest, its stages' records and the files themselves, for the page and for `grpo trace`."""
 
 import hashlib
 import json
@@ -10,8 +10,6 @@ from typing import Any
 
 import polars as pl
 
-from assets.page import Table
-from assets.paths import Paths
 from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig, section_values
 
 Record = Mapping[str, Any]
@@ -55,12 +53,6 @@ class Lineage:
     """What could not be found or has changed since, and why."""
 
 
-def made_from(paths: Paths) -> Table:
-    """What the trained policy in this checkout was made from, to be read on its page."""
-    rows = table_rows(lineage(paths.experiment, records_here(paths), lambda path: paths.root / path))
-    return Table(pl.DataFrame(rows, schema={"made from": pl.String, "": pl.String}, orient="row"), max_rows=len(rows))
-
-
 def lineage(experiment: str, records: Mapping[str, Record], locate: Locate) -> Lineage:
     """Gather what the policy of `experiment` was made from. Never raises: what is missing is said in the result."""
     missing: list[str] = []
@@ -94,23 +86,6 @@ def lineage(experiment: str, records: Mapping[str, Record], locate: Locate) -> L
         stages={noun: {key: made.get(key) for key in STAGE} for noun, made in records.items() if made.get("started")},
         missing=tuple(missing),
     )
-
-
-def records_here(paths: Paths) -> dict[str, Record]:
-    """The records of the policy in this checkout and of what it was made from, by noun; those that are known."""
-    try:
-        digest = hashlib.sha256((paths.grpo_checkpoint / "manifest.json").read_bytes()).hexdigest()
-    except OSError:
-        return {}
-    training = next((record for record in _records(paths, "grpo_checkpoint") if record.get("manifest_sha256") == digest), None)
-    if training is None:
-        return {}
-    found = {"grpo_checkpoint": training}
-    for noun, path in PARENTS.items():
-        md5 = training.get("deps", {}).get(path)
-        made = next((record for record in _records(paths, noun) if md5 and record.get("outs", {}).get(path) == md5), None)
-        found |= {} if made is None else {noun: made}
-    return found
 
 
 def changed_settings(config: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Any, Any]]:
@@ -213,17 +188,6 @@ def _settings(
         except (OSError, ValueError) as error:
             missing.append(f"{path}: {_why(error)}")
     return found
-
-
-def _records(paths: Paths, noun: str) -> list[Record]:
-    """Every readable record of a noun, the newest first."""
-    found = []
-    for path in paths.provenance(noun).glob("*.json"):
-        try:
-            found.append(json.loads(path.read_bytes()))
-        except (OSError, ValueError):
-            continue
-    return sorted((record for record in found if isinstance(record, dict)), key=lambda record: str(record.get("started")), reverse=True)
 
 
 def _why(error: Exception) -> str:

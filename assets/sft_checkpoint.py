@@ -44,13 +44,14 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
 
 
 def work_folder(paths: Paths, config: RunConfig) -> Path:
-    """Resume state of this very fine-tuning, named by its configuration, inputs and code. Reads them as they are now: ask once."""
+    """Resume state of this very fine-tuning, named by its configuration, inputs, code and arithmetic. Reads them as they are now: ask once."""
     from grpo_core.checkpoint import file_sha256
-    from grpo_core.models import source_of
+    from grpo_core.models import arithmetic, source_of
     from grpo_core.work_folder import code_digest, key_of
 
     settings = json.dumps(_settings(config), sort_keys=True)
-    return paths.work / "sft_checkpoint" / key_of(settings, file_sha256(paths.prompts), source_of(config.model), code_digest())
+    inputs = (file_sha256(paths.prompts), source_of(config.model))
+    return paths.work / "sft_checkpoint" / key_of(settings, *inputs, code_digest(), *arithmetic(config.model.device))
 
 
 def _settings(config: RunConfig) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,10 @@
 """Folders that are whole or not there: written aside, hashed, synced, renamed; read back only when every hash still fits."""
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,8 @@ MANIFEST = "manifest.json"
 
 DISK_ERRORS = ("os error", "inline_container", "PytorchStreamWriter")
 """What polars, safetensors and torch have in their own exceptions when the disk took no more: none of them raises an OSError then."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system calls a disk, a quota or a file that takes no more."""
 
 
 class BrokenFolder(ValueError):
@@ -84,6 +88,16 @@ def append_bytes(path: Path, added: bytes) -> None:
         raise WriteError(f"{path} could not be written: {error} ({_free(path)} free there)") from error
 
 
+def is_full_disk(error: BaseException) -> bool:
+    """Whether a full disk or quota, or a file's largest size, is behind an error, in whatever words it came."""
+    while isinstance(error, WriteError) and error.__cause__ is not None:
+        error = error.__cause__
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in FULL
+    number = re.search(r"os error (\d+)", str(error))
+    return int(number[1]) in FULL if number else any(words in str(error) for words in DISK_ERRORS)
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of `folder`, once every file it lists was read and found unchanged.
 
@@ -100,7 +114,7 @@ def unchecked_manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
         manifest["files"].items()
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BrokenFolder(f"{folder / MANIFEST} cannot be read ({error}): the folder is incomplete; make it again") from error
     return manifest
 

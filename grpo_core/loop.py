@@ -17,7 +17,7 @@ from grpo_core.checkpoint import file_sha256, folder_digest, write_folder
 from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
 from grpo_core.evaluation import scoring_functions
-from grpo_core.models import policy_digest, save_model
+from grpo_core.models import arithmetic, policy_digest, save_model
 from grpo_core.resume import ResumePoint, restore, save
 from grpo_core.rewards import code_hash
 from grpo_core.step_metrics import select_metrics
@@ -100,14 +100,15 @@ def is_evaluated(step: int, config: RunConfig) -> bool:
 
 
 def run_key(files: Files, config: RunConfig) -> str:
-    """16 hex digits that name a run: its configuration, inputs and code (all of grpo_core and the reward functions).
+    """16 hex digits that name a run: its configuration, inputs, code (grpo_core, the reward functions, the select metric) and arithmetic.
 
     How long it runs and how often it is saved are left out: they change no step.
     """
     sections = {name: lasting_values(config, name) for name in SECTIONS_READ}
     del sections["grpo"]["steps"]
     inputs = [file_sha256(files.prompts), folder_digest(files.start), folder_digest(files.reference)]
-    return key_of(json.dumps(sections, sort_keys=True), *inputs, code_digest(), code_hash(list(config.rewards)))
+    code = [code_digest(), code_hash(list(config.rewards)), code_hash([config.grpo.select_metric])]
+    return key_of(json.dumps(sections, sort_keys=True), *inputs, *code, *arithmetic(config.model.device))
 
 
 def step_timings(trainer: Trainer, result: StepResult, seconds: float) -> dict[str, float]:

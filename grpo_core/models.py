@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -15,6 +16,8 @@ from grpo_core.checkpoint import file_sha256
 from grpo_core.config import ConfigError, ModelConfig
 from grpo_core.tokenization import eos_ids, load_tokenizer
 
+NUMERICAL = ("torch", "transformers", "tokenizers", "numpy", "safetensors")
+"""Libraries whose version can change a number."""
 PIECE = 2**20
 """Numbers of a tensor that `policy_digest` looks at at once."""
 
@@ -39,6 +42,13 @@ def resolve_device(device: str) -> torch.device:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigError(f"model.device is {device!r} but torch sees no GPU: use 'auto' or 'cpu'")
     return torch.device(device)
+
+
+def arithmetic(device: str) -> list[str]:
+    """What decides here how numbers on `device` round: the numerical libraries, the processor's vector instructions, and a GPU by name."""
+    place = resolve_device(device)
+    gpu = [torch.cuda.get_device_name(place)] if place.type == "cuda" else []
+    return [*(f"{name} {version(name)}" for name in NUMERICAL), torch.backends.cpu.get_cpu_capability(), *gpu]
 
 
 def start_model(config: ModelConfig) -> LanguageModel:

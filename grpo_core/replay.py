@@ -7,6 +7,7 @@ sampling; on the machine that trained, and on any like it, every number comes ou
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import policy_digest
 from grpo_core.resume import load
 from grpo_core.rollout import RolloutBatch
-from grpo_core.tables import KEYS
+from grpo_core.tables import KEYS, ROLLOUT_SCHEMA
 from grpo_core.token_batch import token_batch
 from grpo_core.tokenization import clean_text, encode_prompt, raw_text
 from grpo_core.trainer import Trainer, learn, prompts_of, start_trainer
@@ -95,6 +96,20 @@ class Replayed:
         return not self.faults and self.largest == 0 and bool(self.replayed) and self.same_policy is not False
 
 
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What was recorded of the steps that are done again."""
+
+    rollouts: pl.DataFrame
+    rewards: pl.DataFrame
+    metrics: Mapping[int, Mapping[str, float]]
+    """By step."""
+    digests: Mapping[int, str]
+    """Step → digest of the weights after it: of most rows of the next step, or of the trained policy."""
+    reward_code_hash: str
+    """Of the trained policy's manifest."""
+
+
 def oldest_step(recorded: Recorded, last: int) -> int:
     """The first step after the oldest kept checkpoint before step `last`; 1, from the start, where there is none."""
     kept = [step_of(checkpoint) for checkpoint in checkpoints(recorded.work) if step_of(checkpoint) < last and _is_whole(checkpoint)]
@@ -115,13 +130,14 @@ def replay(recorded: Recorded, first: int, last: int) -> Iterator[Replayed]:
         if base is not None:
             trainer.controller = replace(trainer.controller, **load(base, trainer.policy.model, trainer.optimizer).state)
         steps = range(1 if base is None else step_of(base) + 1, last + 1)
-        rollouts, rewards = (_rows(path, steps.start, last + 1) for path in (recorded.rollouts, recorded.rewards))
-        metrics = {line["step"]: line for line in map(json.loads, recorded.metrics.read_text().splitlines())}
+        ledger = _read_ledger(recorded, steps)
+        known_start = True
         for step in steps:
-            done = _replay_step(trainer, step, rollouts, rewards, metrics.get(step, {}), _digest_after(recorded, rollouts, step))
+            done = _replay_step(trainer, ledger, step, known_start=known_start)
             yield done
             if done.faults and done.same_policy is not True:
                 return
+            known_start = done.same_policy is True
 
 
 def _check(recorded: Recorded, first: int, last: int) -> None:
@@ -137,37 +153,73 @@ def _check(recorded: Recorded, first: int, last: int) -> None:
         read_manifest(folder)
 
 
-def _replay_step(
-    trainer: Trainer, step: int, rollouts: pl.DataFrame, rewards: pl.DataFrame, recorded: Mapping[str, float], digest_after: str | None
-) -> Replayed:
-    rows, earned = rollouts.filter(pl.col("step") == step), rewards.filter(pl.col("step") == step).sort("group", "completion_index")
-    known = {name: value for name, value in recorded.items() if name != "step" and not name.startswith("eval/")}
-    faults: list[str] = []
+def _replay_step(trainer: Trainer, ledger: Ledger, step: int, *, known_start: bool) -> Replayed:
+    """One step; `known_start`: the weights before it are, to the bit, those that the run had there, so its rows must name them."""
+    rows, earned = (table.filter(pl.col("step") == step).sort("group", "completion_index") for table in (ledger.rollouts, ledger.rewards))
+    known = {name: value for name, value in ledger.metrics.get(step, {}).items() if name != "step" and not name.startswith("eval/")}
+    drawn, faults = _drawn_keys(trainer, step), _scorer_faults(trainer, ledger)
+    faults += [*_key_faults("rollouts", rows, drawn), *_key_faults("rewards", earned, drawn)]
     try:
-        batch = batch_of(rows, trainer.train_prompts)
+        recorded, before = batch_of(rows, trainer.train_prompts), policy_digest(trainer.policy.model)
+        batch = _rebuilt(trainer, recorded, before if known_start else ledger.digests[step - 1])
         faults += [*_batch_faults(trainer, batch), *_draw_faults(trainer, batch)]
         result = learn(trainer, batch, step)
     except ValueError as error:  # rows that are no batch, a reward function that refuses, a loss that is not finite
         return Replayed(step, known, {}, {}, {}, None, (*faults, f"it cannot be done again: {error}"))
-    same_policy = None if digest_after is None else policy_digest(trainer.policy.model) == digest_after
-    columns, row_faults = _compare_rows(earned, result.rewards)
+    after = ledger.digests.get(step)
+    same_policy = None if after is None else policy_digest(trainer.policy.model) == after
+    if same_policy and before != batch.policy_digest:
+        faults.append(f"policy_digest: recorded {batch.policy_digest}, but the weights after the step follow from {before}")
+    scored = result.rewards.with_columns(pl.lit(ledger.reward_code_hash).alias("reward_code_hash"))
+    _, drawn_faults = _compare_rows(rows, result.rollouts)
+    columns, row_faults = _compare_rows(earned, scored)
     metrics, metric_faults = _compare_metrics(known, result.metrics)
-    return Replayed(step, known, result.metrics, columns, metrics, same_policy, (*faults, *row_faults, *metric_faults))
+    return Replayed(step, known, result.metrics, columns, metrics, same_policy, (*faults, *drawn_faults, *row_faults, *metric_faults))
+
+
+def _drawn_keys(trainer: Trainer, step: int) -> pl.DataFrame:
+    """The keys of the rows that the seed gives the step."""
+    size, asked = trainer.config.grpo.group_size, prompts_of(trainer, step)["prompt_id"].to_list()
+    keys = [(step, group, prompt_id, index) for group, prompt_id in enumerate(asked) for index in range(size)]
+    return pl.DataFrame(keys, schema={name: ROLLOUT_SCHEMA[name] for name in KEYS}, orient="row")
+
+
+def _key_faults(table: str, rows: pl.DataFrame, drawn: pl.DataFrame) -> Iterator[str]:
+    """The first row that the table lacks, the first that the seed does not give, and the first that it has twice."""
+    keys = rows.select(KEYS)
+    for found, said in (
+        (drawn.join(keys, on=KEYS, how="anti", maintain_order="left"), "has no row of"),
+        (keys.join(drawn, on=KEYS, how="anti", maintain_order="left"), "has a row that the seed does not give:"),
+        (keys.filter(keys.is_duplicated()), "has twice"),
+    ):
+        for step, group, prompt_id, index in found.head(1).iter_rows():
+            yield f"{table} {said} step {step}, group {group}, prompt {prompt_id}, completion {index}"
+
+
+def _scorer_faults(trainer: Trainer, ledger: Ledger) -> list[str]:
+    """Whether the reward functions are still those of the run."""
+    now = trainer.reward_code_hash
+    return [] if now == ledger.reward_code_hash else [f"scored by other reward code: the run's has hash {ledger.reward_code_hash}, today's {now}"]
+
+
+def _rebuilt(trainer: Trainer, batch: RolloutBatch, drawn_by: str) -> RolloutBatch:
+    """The batch with finish reasons that follow from its tokens, and one digest, in place of those recorded."""
+    reasons = ["length" if trainer.policy.eos_ids.isdisjoint(c.token_ids[-1:]) else "eos" for c in batch.completions]
+    completions = [replace(c, finish_reason=reason) for c, reason in zip(batch.completions, reasons, strict=True)]
+    return replace(batch, completions=completions, policy_digest=drawn_by)
 
 
 def _batch_faults(trainer: Trainer, batch: RolloutBatch) -> Iterable[str]:
-    """What of the recorded batch is not what its step draws from, or contradicts itself."""
-    if batch.policy_digest != policy_digest(trainer.policy.model):
-        yield f"the weights are not those that drew it ({batch.policy_digest})"
-    asked, names, tokenizer = prompts_of(trainer, batch.step)["prompt_id"].to_list(), batch.row_names(), trainer.policy.tokenizer
-    if batch.prompts["prompt_id"].to_list() != asked:
-        yield f"its prompts are {', '.join(batch.prompts['prompt_id'])}, in this order the seed gives {', '.join(asked)}"
+    """Where prompts, tokens and texts of the batch contradict each other."""
+    names, tokenizer = batch.row_names(), trainer.policy.tokenizer
     for (prompt, prompt_id, messages), ids in zip(batch.prompts.select("prompt", "prompt_id", "messages").iter_rows(), batch.prompt_token_ids, strict=True):
         if encode_prompt(tokenizer, prompt, messages) != ids:
             yield f"prompt_token_ids of prompt {prompt_id} are not those of its text"
     for name, completion, text, raw in zip(names, batch.completions, batch.texts, batch.raw_texts, strict=True):
-        if (clean_text(tokenizer, completion.token_ids), raw_text(tokenizer, completion.token_ids)) != (text, raw):
+        if clean_text(tokenizer, completion.token_ids) != text:
             yield f"token_ids of {name} do not read as its text {text!r}"
+        if raw_text(tokenizer, completion.token_ids) != raw:
+            yield f"token_ids of {name} do not read as its raw_text {raw!r}"
 
 
 @torch.no_grad()
@@ -188,19 +240,24 @@ def _draw_faults(trainer: Trainer, batch: RolloutBatch) -> Iterable[str]:
 
 
 def _compare_rows(recorded: pl.DataFrame, replayed: pl.DataFrame) -> tuple[dict[str, float], list[str]]:
-    """Largest difference by column, and the first row of each column that differs beyond rounding."""
+    """Largest difference by column of numbers, and the first row of each column that differs (of numbers: beyond rounding).
+
+    Rows with other keys, which are a fault of their own, are not compared.
+    """
     if not recorded.select(KEYS).equals(replayed.select(KEYS)):
-        return {"rows": float("inf")}, [f"rewards has {len(recorded)} rows of this step, the rollouts have {len(replayed)} others"]
+        return {"rows": float("inf")}, []
     columns, faults = {}, []
-    for name in [column for column in replayed.columns if replayed.schema[column].is_float()]:
+    for name in dict.fromkeys([*replayed.columns, *recorded.columns]):
         ours, theirs = (table.get_column(name).to_list() if name in table.columns else [None] * len(table) for table in (recorded, replayed))
-        gaps = [_gap(a, b) for a, b in zip(ours, theirs, strict=True)]
-        columns[name] = max(gaps, default=0.0)
-        wrong = next((row for row, gap in enumerate(gaps) if gap > ROW_TOLERANCE * (1 + abs(theirs[row] or 0.0))), None)
-        if wrong is not None:
-            at = recorded.select("prompt_id", "completion_index").row(wrong, named=True)
-            place = f"prompt {at['prompt_id']}, completion {at['completion_index']}"
-            faults.append(f"{name} of {place}: recorded {ours[wrong]}, worked out again {theirs[wrong]}")
+        if name in replayed.columns and replayed.schema[name].is_float():
+            gaps = [_gap(a, b) for a, b in zip(ours, theirs, strict=True)]
+            columns[name] = max(gaps, default=0.0)
+            wrong = (row for row, gap in enumerate(gaps) if gap > ROW_TOLERANCE * (1 + abs(theirs[row] or 0.0)))
+        else:
+            wrong = (row for row, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+        for row in islice(wrong, 1):
+            place = f"prompt {recorded['prompt_id'][row]}, completion {recorded['completion_index'][row]}"
+            faults.append(f"{name} of {place}: recorded {ours[row]}, worked out again {theirs[row]}")
     return columns, faults
 
 
@@ -218,16 +275,14 @@ def _gap(a: float | None, b: float | None) -> float:
     return abs(a - b) if abs(a - b) < float("inf") else float("inf")
 
 
-def _digest_after(recorded: Recorded, rollouts: pl.DataFrame, step: int) -> str | None:
-    """The recorded digest of the weights after `step`."""
-    if step == recorded.last_step:
-        return str(recorded.manifest["policy_digest"])
-    drew_next = rollouts.filter(pl.col("step") == step + 1)["policy_digest"]
-    return None if drew_next.is_empty() else str(drew_next[0])
-
-
-def _rows(path: Path, first: int, last: int) -> pl.DataFrame:
-    return pl.scan_parquet(path).filter(pl.col("step").is_between(first, last)).collect()
+def _read_ledger(recorded: Recorded, steps: range) -> Ledger:
+    """What the run recorded of these steps, and of the one after them whose rows name the weights that come out."""
+    wanted = pl.col("step").is_between(steps.start, steps.stop)
+    rollouts, rewards = (pl.scan_parquet(path).filter(wanted).collect() for path in (recorded.rollouts, recorded.rewards))
+    metrics = {line["step"]: line for line in map(json.loads, recorded.metrics.read_text().splitlines())}
+    digests = rollouts.group_by("step").agg(pl.col("policy_digest").mode().sort().first()).rows()
+    after = {step - 1: digest for step, digest in digests} | {recorded.last_step: recorded.manifest["policy_digest"]}
+    return Ledger(rollouts, rewards, metrics, after, recorded.manifest["reward_code_hash"])
 
 
 def _is_whole(checkpoint: Path) -> bool:

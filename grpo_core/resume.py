@@ -43,7 +43,8 @@ def restore(work: WorkFolder, model: torch.nn.Module, optimizer: torch.optim.Opt
     """Put the newest whole checkpoint into model and optimizer and cut all else back to it; the start when there is none.
 
     Raises ValueError, with everything kept, when it lies beyond `last_step`: it belongs to a longer run that was interrupted.
-    A checkpoint that is not whole, or whose rows are not, is passed over with a warning that says which file and what is redone.
+    A checkpoint that is not whole, or whose rows are not, is passed over with a warning that says which file and what is redone,
+    and moved to `damaged/` in the work folder.
     """
     broken: dict[str, list[str]] = {}
     chosen = None
@@ -60,8 +61,8 @@ def restore(work: WorkFolder, model: torch.nn.Module, optimizer: torch.optim.Opt
         logger.warning("checkpoint %s is not used: %s%s; the work from step %d on is redone", name, first, more, step + 1)
     if step > last_step:
         raise ValueError(
-            f"{work.folder} holds an interrupted run up to step {step}, grpo.steps is {last_step}: "
-            f"set grpo.steps to {step} or more to go on with it, or delete that folder to start over"
+            f"{work.folder} holds an interrupted run up to step {step}, steps is {last_step}: "
+            f"set steps to {step} or more to go on with it, or delete that folder to start over"
         )
     point = ResumePoint(0) if chosen is None else load(chosen, model, optimizer)
     work.cut_back(manifest)

@@ -101,11 +101,31 @@ def load_reward(name: str) -> RewardFunction:
 
 
 def code_hash(names: Sequence[str]) -> str:
-    """First 16 hex digits over the source files of these reward functions: changes when any of their code may have changed."""
+    """First 16 hex digits over the code of these reward functions: changes when any of it may have changed.
+
+    That of a built-in function is this file. That of `package.module:function` is the file which defines the function and every .py file
+    of its top-level package, for it may import any of them; of a module in no package it is the one file. Other packages are left out.
+    """
     digest = hashlib.sha256()
     for name in sorted(names):
-        digest.update(name.encode() + b"\0" + Path(inspect.getfile(load_reward(name))).read_bytes() + b"\0")
+        for place, path in sorted(_code_files(name).items()):
+            digest.update(f"{name}\0{place}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _code_files(name: str) -> dict[str, Path]:
+    """The files that hold a reward function's code, by a name that is the same in every checkout."""
+    own = Path(inspect.getfile(load_reward(name)))
+    if name in BUILT_IN:
+        return {own.name: own}
+    module = name.partition(":")[0]
+    path = Path(inspect.getfile(importlib.import_module(module)))
+    depth = module.count(".") + (path.name == "__init__.py")
+    if depth == 0:
+        return {own.name: own, path.name: path}
+    top = path.parents[depth - 1]
+    shown = [file for file in top.rglob("*.py") if not any(part.startswith(".") for part in file.relative_to(top).parts)]
+    return {own.name: own} | {f"{top.name}/{file.relative_to(top)}": file for file in shown}
 
 
 @dataclass(frozen=True, slots=True)

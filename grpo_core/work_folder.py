@@ -1,7 +1,7 @@
 """The work folder of one training: what continues it after a stop, extends it and lets its steps be done again. No torch here.
 
 Layout: `checkpoints/step-000010/` (model, optimizer.pt, state.json, manifest.json), `rollouts/`, `rewards/` and `select/` (a shard a
-step), `metrics.jsonl` and `timings.jsonl` (a line a step), `lock`. Its name is the run's key.
+step), `metrics.jsonl` and `timings.jsonl` (a line a step), `damaged/` (checkpoints that were passed over), `lock`. Its name is the run's key.
 
 A checkpoint vouches for everything before it: its manifest holds the sha256 of its own files, of every shard up to its step, and of
 metrics.jsonl as it was. It is whole when all of these still fit.
@@ -10,6 +10,7 @@ metrics.jsonl as it was. It is whole when all of these still fit.
 import fcntl
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,6 +28,7 @@ from grpo_core.checkpoint import (
     altered_files,
     append_bytes,
     file_sha256,
+    is_full_disk,
     sync,
     unchecked_manifest,
     write_folder,
@@ -38,6 +40,9 @@ from grpo_core.tables import write_table
 CADENCE = ("checkpoint_every", "keep_checkpoints")
 """Settings of a training that change no step, and so no byte of what it leaves."""
 
+NOT_TRAINING = ("cost.py", "plan.py", "prompt_columns.py", "prompts.py", "replay.py")
+"""Files of grpo_core that no training imports: an edit of theirs leaves an interrupted one resumable."""
+
 Kind = Literal["rollouts", "rewards", "select"]
 KINDS: tuple[Kind, ...] = ("rollouts", "rewards", "select")
 
@@ -48,8 +53,8 @@ def lasting_values(config: RunConfig, section: str) -> dict[str, Any]:
 
 
 def code_digest() -> str:
-    """A sha256 over all of grpo_core."""
-    hashes = [file_sha256(path) for path in sorted(Path(__file__).parent.rglob("*.py"))]
+    """A sha256 over grpo_core, without what takes no part in training."""
+    hashes = [file_sha256(path) for path in sorted(Path(__file__).parent.rglob("*.py")) if path.name not in NOT_TRAINING]
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
@@ -127,16 +132,16 @@ class WorkFolder:
         write_table(path, pl.concat(tables) if empty is None else pl.concat([empty, *tables]))
 
     def cut_back(self, manifest: Mapping[str, Any] | None) -> None:
-        """Forget every checkpoint, row and line that the checkpoint with this `manifest` does not vouch for; everything without one.
+        """Forget every row and line that the checkpoint with this `manifest` does not vouch for; everything without one.
 
-        Checkpoints go first: one that outlived its rows would be taken for damaged, and a damaged one would count among those to keep.
+        Newer checkpoints are moved to `damaged/` first: there none counts among those to keep, and a person can look at it.
         """
         step = -1 if manifest is None else int(manifest["step"])
-        for leftover in (self.folder / "checkpoints").glob(".*"):
+        for leftover in (self.folder / "checkpoints").glob(".step-*"):
             shutil.rmtree(leftover)
         for folder in checkpoints(self.folder):
             if step_of(folder) > step:
-                _remove_at_once(folder)
+                _set_aside(folder, self.folder / "damaged" / folder.name)
         self.shards, self.unsynced = {} if manifest is None else dict(manifest["shards"]), []
         for path in (shard for kind in KINDS for shard in (self.folder / kind).glob("*")):
             if str(path.relative_to(self.folder)) not in self.shards:
@@ -151,13 +156,15 @@ class WorkFolder:
 
     @contextmanager
     def explaining(self) -> "Iterator[None]":
-        """What a full disk did to this training, and how to go on, is said by every WriteError and OSError from inside the block."""
+        """Up to which step everything is kept is said by every OSError from inside the block, and by a full disk's how to go on."""
         try:
             yield
         except OSError as error:
             newest = next(iter(checkpoints(self.folder)), None)
-            kept = "no step is kept yet" if newest is None else f"everything up to step {step_of(newest)} is kept"
-            raise WriteError(f"{error}; {kept}: free space (`grpo prune`) and run again to go on from there") from error
+            said = f"{error}; " + ("no step is kept yet" if newest is None else f"everything up to step {step_of(newest)} is kept")
+            if is_full_disk(error):
+                raise WriteError(f"{said}: free space (`grpo prune`) and run again to go on from there") from error
+            raise type(error)(said) from error
 
 
 @contextmanager
@@ -174,7 +181,8 @@ def reading(folder: Path) -> Iterator[None]:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a work folder, newest first, whole or not."""
-    return sorted((folder / "checkpoints").glob("step-*"), key=step_of, reverse=True)
+    found = [path for path in (folder / "checkpoints").glob("step-*") if re.fullmatch(r"step-[0-9]+", path.name) and path.is_dir()]
+    return sorted(found, key=step_of, reverse=True)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -190,13 +198,15 @@ def faults(folder: Path, checkpoint: Path, checked: Mapping[str, str] = MappingP
     try:
         manifest = unchecked_manifest(checkpoint)
         named = {"step": manifest["step"], "run_key": manifest["run_key"]}
-        shards = {name: sha256 for name, sha256 in manifest["shards"].items() if checked.get(name) != sha256}
+        shards = {name: sha256 for name, sha256 in manifest["shards"].items() if name not in checked or checked[name] != sha256}
         log_bytes, log_sha256 = int(manifest["metrics"]["bytes"]), manifest["metrics"]["sha256"]
+        found = [*altered_files(checkpoint, manifest["files"], MANIFEST), *altered_files(folder, shards, f"checkpoint {checkpoint.name}")]
     except BrokenFolder as error:
         return [str(error)]
     except KeyError as error:
         return [f"{checkpoint / MANIFEST} was altered: it has no {error}"]
-    found = [*altered_files(checkpoint, manifest["files"], MANIFEST), *altered_files(folder, shards, f"checkpoint {checkpoint.name}")]
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
+        return [f"{checkpoint / MANIFEST} was altered: {error}"]
     expected = {"step": step_of(checkpoint), "run_key": folder.name}
     if named != expected:
         found.append(f"{checkpoint / MANIFEST} was altered: it says {named}, its place says {expected}")
@@ -213,13 +223,14 @@ def damages(folder: Path) -> list[str]:
     for checkpoint in checkpoints(folder):
         found += faults(folder, checkpoint, checked)
         with suppress(BrokenFolder):
-            checked |= unchecked_manifest(checkpoint).get("shards", {})
+            shards = unchecked_manifest(checkpoint).get("shards")
+            checked |= {name: sha256 for name, sha256 in shards.items() if isinstance(sha256, str)} if isinstance(shards, dict) else {}
     return found
 
 
 def _starts_with(path: Path, num_bytes: int, sha256: str) -> bool:
     """Whether the first `num_bytes` of the file have this sha256."""
-    if not path.is_file() or path.stat().st_size < num_bytes:
+    if not path.is_file() or not 0 <= num_bytes <= path.stat().st_size:
         return False
     with path.open("rb") as stream:
         return hashlib.sha256(stream.read(num_bytes)).hexdigest() == sha256
@@ -235,6 +246,13 @@ def _step_in(line: str) -> int | None:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def _set_aside(folder: Path, place: Path) -> None:
+    """Move `folder` to `place`, where an older one is replaced."""
+    shutil.rmtree(place, ignore_errors=True)
+    place.parent.mkdir(exist_ok=True)
+    folder.rename(place)
 
 
 def _remove_at_once(folder: Path) -> None:

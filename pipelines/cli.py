@@ -1,27 +1,28 @@
 """`grpo`: the one command-line program. Every command works on the checkout that the current folder lies in."""
 
+import os
 import sys
 from pathlib import Path
 
 import click
 
 from assets.paths import Paths
-from pipelines.commands.common import checkout, clear_errors, experiment_option, visible
+from grpo_core.determinism import overruled
+from pipelines.commands.checkout import checkout, experiment_option
 from pipelines.commands.compare import compare
 from pipelines.commands.doctor import doctor
+from pipelines.commands.errors import clear_errors
 from pipelines.commands.prune import prune
 from pipelines.commands.replay import replay
 from pipelines.commands.reproduce import reproduce
 from pipelines.commands.trace import trace
 from pipelines.commands.verify import verify
+from pipelines.console import INTERRUPTED, visible, wide_console
 from pipelines.environment import prepare_libraries
 from pipelines.params import choose_experiment, experiments
 from pipelines.reward_code import check_reward_functions
 from pipelines.signals import stop_at_once
 from pipelines.tracking import DEFAULT_PORT
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -46,17 +47,14 @@ def run(experiment: str, from_grpo: bool) -> None:
     root = checkout()
     config = choose_experiment(root, experiment)
     check_reward_functions(root, [config])
-    from rich.console import Console
-
     from pipelines.definitions import run_job
-    from pipelines.outlook import outlook, shown
+    from pipelines.outlook import TOLD, tell
     from pipelines.summary import result, written_evidence
 
     paths = Paths(root, experiment)
-    # A log has no width of its own; the evidence needs 105 columns to stand on single lines.
-    console = Console(width=None if Console().is_terminal else 120)
-    console.print(shown(outlook(root, experiment, config)))
-    sys.stdout.flush()
+    console = wide_console()
+    tell(root, experiment, config, overruled(config.model))
+    os.environ[TOLD] = "1"
     stop_at_once()
     outcome = run_job(root, experiment, from_grpo=from_grpo)
     if not outcome.success:

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,12 @@ from grpo_core.config import ModelConfig, RunConfig, parse_sections
 from grpo_core.cost import LastRun, ModelSize, disk_bytes, expected_seconds, model_size, peak_bytes, probe_core
 from grpo_core.plan import Plan, plan
 from pipelines import machine
+from pipelines.console import wide_console
+from pipelines.records.dvc_cache import cache_folder
+from pipelines.tracking import tracking_uri
 
+TOLD = "GRPO_TOLD"
+"""Environment variable: what the run will be was printed already; its stages need not."""
 ROUGH = "rough: operations counted, against a short probe of the processor"
 
 
@@ -125,6 +131,15 @@ def _about_machine(config: RunConfig, gpus: list[int]) -> list[str]:
     return found
 
 
+def tell(root: Path, name: str, config: RunConfig, overruled: Sequence[str]) -> None:
+    """Print what experiment `name` will be, on stdout, before anything is spent; `overruled` is what of the shell's environment is not obeyed."""
+    console = wide_console()
+    console.print(shown(outlook(root, name, config)))
+    for warning in (*unwritable(root), *overruled):
+        console.print(Text(f"warning: {warning}", style="yellow"))
+    sys.stdout.flush()
+
+
 def shown(ahead: Outlook) -> Group:
     """The counts as a table, and a line for every warning."""
     table = Table(title=f"Experiment {ahead.name!r}", title_justify="left", show_header=False, box=None, padding=(0, 2))
@@ -184,3 +199,13 @@ def duration(seconds: float) -> str:
         if seconds >= 1.5 * length:
             return f"{seconds / length:.{0 if seconds >= 10 * length else 1}f} {unit}"
     return f"{seconds:.0f} s"
+
+
+def unwritable(root: Path) -> list[str]:
+    """Places that a run must write and cannot."""
+    paths = Paths(root)
+    places = {"outputs": paths.data, "resume state": paths.work, "DVC's lock": root / "dvc.lock", "DVC's cache": cache_folder(root)}
+    address = tracking_uri(root)
+    if address.startswith("sqlite:///"):
+        places["MLflow's database"] = Path(address.removeprefix("sqlite:///"))
+    return [f"{what} cannot be written at {path}: a run would fail there" for what, path in places.items() if not machine.writable(path)]

@@ -3,17 +3,21 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import polars as pl
 
+from assets.lineage import lineage, table_rows
 from assets.page import Chart, Markdown, Table, Value
 from assets.paths import Paths
 from pipelines.graph import Target
 from pipelines.lock import Entry
 from pipelines.records.files import read_record
+from pipelines.records.runs import TRAINING, find_run
 
 LONGEST_CELL = 200
 WORD_JOINER = "\u2060"
@@ -26,10 +30,25 @@ def page(root: Path, target: Target, asset: str, entry: Entry) -> dict[str, dg.M
     """Everything shown beside a materialization. A page that cannot be drawn says why and never costs the result it describes."""
     paths = Paths(root, target.experiment or "default")
     try:
-        shown = {name: metadata_value(value) for name, value in import_module(f"assets.{asset}").describe(paths).items()}
+        described = dict(import_module(f"assets.{asset}").describe(paths))
+        if asset == TRAINING:
+            described["made_from"] = made_from(paths)
+        shown = {name: metadata_value(value) for name, value in described.items()}
     except Exception as error:  # noqa: BLE001 - the files are made and hashed; a chart that fails must not undo hours of training
         shown = {"page": dg.MetadataValue.text(f"could not be drawn: {type(error).__name__}: {error}")}
     return {**shown, **_link(paths, target), **_hashes(target, asset, entry), **_code(paths, target, entry)}
+
+
+def made_from(paths: Paths) -> Table:
+    """What the experiment's policy was made from, found as `grpo trace` finds it; what the files alone tell where the run cannot be looked up."""
+    try:
+        run = find_run(paths.root, paths.experiment)
+        found = lineage(run.experiment, run.records, run.file)
+    except ValueError as error:
+        found = lineage(paths.experiment, {}, lambda path: paths.root / path)
+        found = replace(found, missing=(" ".join(str(error).split()), *found.missing))
+    rows = table_rows(found)
+    return Table(pl.DataFrame(rows, schema={"made from": pl.String, "": pl.String}, orient="row"), max_rows=len(rows))
 
 
 def _hashes(target: Target, asset: str, entry: Entry) -> dict[str, dg.MetadataValue]:
@@ -42,7 +61,10 @@ def _hashes(target: Target, asset: str, entry: Entry) -> dict[str, dg.MetadataVa
 
 def _code(paths: Paths, target: Target, entry: Entry) -> dict[str, dg.MetadataValue]:
     """The commit that the result came from, and the one that holds the code as it ran where something of it was not committed."""
-    record = read_record(paths, target.stage, entry.outs)
+    try:
+        record = read_record(paths, target.stage, entry.outs)
+    except ValueError as error:
+        return {"git/commit": dg.MetadataValue.text(f"not known: {error}")}
     if record is None or record["commit"] is None:
         return {}
     changed = {"git/snapshot": dg.MetadataValue.text(record["snapshot"])} if record["dirty"] else {}

@@ -8,6 +8,8 @@ Started again with the same key, i.e. from the same configuration (but its numbe
 - extends the finished training when more steps are asked for than the marker's;
 - starts over at step 1 when DVC has taken the outputs and no more steps are asked for: DVC runs such a stage only when forced to.
 
+An extension leaves the marker as it is until it ends well itself: abandoned, it is no reason to resume the shorter training when that is forced.
+
 GRPO's folder stays until `grpo prune`, so that it can be extended and its steps replayed. SFT cannot be extended (its learning rate
 depends on the number of steps), so its folder goes once DVC has the checkpoint.
 """
@@ -23,7 +25,7 @@ from pathlib import Path
 from assets.paths import SHARED, Paths
 from grpo_core.checkpoint import write_text
 from grpo_core.config import RunConfig
-from grpo_core.work_folder import WorkFolder
+from grpo_core.work_folder import WorkFolder, checkpoints, step_of
 from pipelines.lock import read_lock
 from pipelines.records.dvc_cache import object_path
 from pipelines.records.provenance import Making
@@ -51,16 +53,21 @@ def resumable(making: Making, config: RunConfig) -> Iterator[Path]:
     work: Path = import_module(f"assets.{noun}").work_folder(paths, config)
     steps = config.sft.steps if noun == "sft_checkpoint" else config.grpo.steps
     with WorkFolder.open(work):
-        finished = read_marker(work)
+        finished = _marker(work)
         if finished is not None and steps <= finished.step and is_taken(paths, noun, work):
             _empty(work)
-        (work / FINISHED).unlink(missing_ok=True)
     yield work
     write_text(work / FINISHED, json.dumps({"md5": making.record()["outs"][_out(paths, noun)], "step": steps}) + "\n")
 
 
 def read_marker(work: Path) -> Finished | None:
-    """What a finished training left in its work folder; None when it has not finished."""
+    """What a finished training left in its work folder; None when it has not finished, or an extension that has not goes beyond it."""
+    finished = _marker(work)
+    return finished if finished is not None and all(step_of(checkpoint) <= finished.step for checkpoint in checkpoints(work)) else None
+
+
+def _marker(work: Path) -> Finished | None:
+    """What the training that finished last left in the work folder, extended since or not."""
     try:
         values = json.loads((work / FINISHED).read_bytes())
         return Finished(str(values["md5"]), int(values["step"]))
@@ -69,12 +76,12 @@ def read_marker(work: Path) -> Finished | None:
 
 
 def is_taken(paths: Paths, noun: str, work: Path) -> bool:
-    """Whether the training in the work folder has finished, and DVC has taken what it made: dvc.lock names it, or did so and was written anew since.
+    """Whether a training in the work folder has finished, and DVC has taken what it made: dvc.lock names it, or did so and was written anew since.
 
     DVC fills its cache before it writes dvc.lock, and a kill may come between the two: what is in the cache counts only when dvc.lock is
     newer than the marker. That is so after going back to settings whose outputs DVC had kept, which changes dvc.lock and runs nothing.
     """
-    finished = read_marker(work)
+    finished = _marker(work)
     if finished is None:
         return False
     lock, target = paths.root / "dvc.lock", noun if noun in SHARED else f"{noun}@{paths.experiment}"

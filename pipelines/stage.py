@@ -15,6 +15,8 @@ from assets import run_config
 from assets.page import Progress, ProgressCallback
 from assets.paths import SHARED, Paths
 from grpo_core.config import ConfigError, RunConfig
+from grpo_core.determinism import overruled
+from pipelines.console import INTERRUPTED
 from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT, experiments, find_root, read_run_config, section_files, written_experiments
 from pipelines.records.provenance import Making, begin
@@ -24,8 +26,6 @@ from pipelines.signals import StopRequest, die_with_parent, stop_at_once
 NOUNS = (*SHARED, "grpo_checkpoint", "heldout_eval", "blind_review_set")
 CONTRACTS = {"prompts": ("prompts",), "grpo_checkpoint": ("rollout_batches", "rewards"), "heldout_eval": ("heldout_eval",)}
 """Stage → the nouns of its contracts, each checked before the stage counts as done."""
-INTERRUPTED = 130
-"""Exit status after SIGINT or SIGTERM, as a shell has it for Ctrl-C."""
 NOTHING_NEW = "nothing new was kept; run again to go on"
 
 
@@ -78,11 +78,15 @@ def make(noun: str, root: Path, experiment: str) -> int:
         return 0
     paths = Paths(root, _any_experiment(root) if noun in SHARED else experiment)
     config = read_run_config(paths)
+    disobeyed = overruled(config.model)
     prepare_libraries(config.model)
+    from pipelines.outlook import TOLD, tell
     from pipelines.resume_state import TRAINED, settle
 
     if noun in (*TRAINED, "heldout_eval"):
         choose_kernels(config)
+    if noun in TRAINED and TOLD not in os.environ:
+        tell(root, paths.experiment, config, disobeyed)
     settle(paths)
     making = begin(paths, noun, config)
     return train(making, config) if noun in TRAINED else produce(making, config)

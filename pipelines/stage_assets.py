@@ -8,7 +8,7 @@ import dagster as dg
 
 from assets.paths import Paths
 from pipelines.checks import contract_results, contract_spec
-from pipelines.dead_locks import release_dead_locks
+from pipelines.dead_locks import wait_until_free
 from pipelines.dead_runs import host_tags
 from pipelines.graph import LOOP_STAGE, RUN_CONFIG, Graph, Target, code_version, description_of
 from pipelines.launcher import repro_command, run_stage
@@ -63,7 +63,7 @@ def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -
     """Run the target, then say what came out. When it fails, contracts that it found violated are reported first."""
     context.instance.add_run_tags(context.run.run_id, host_tags())
     started = time.time()
-    release_dead_locks(root)
+    wait_until_free(root)
     try:
         worked = run_stage(context, repro_command(RUN_CONFIG, target.name), root, observed_asset(target))
     except dg.Failure:

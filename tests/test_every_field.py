@@ -3,7 +3,6 @@
 The tests are made from the fields themselves, so a new one cannot be forgotten: it fails here until it has a case.
 """
 
-import ast
 import json
 import shutil
 from collections import Counter
@@ -427,27 +426,6 @@ def test_a_field_does_what_it_says(key: str, case: Case, lab: Lab) -> None:
         assert before[name] == after[name], f"{key} must leave {name} alone"
     for name in case.near:
         assert before[name] == pytest.approx(after[name], rel=1e-4, abs=1e-6), f"{key} may change {name} by rounding only"
-
-
-TELLERS = ("config.py", "plan.py", "cost.py", "outlook.py", "doctor.py")
-"""Files that read fields to check or to tell them: what only they read does nothing."""
-
-
-def read_attributes() -> set[str]:
-    """Names of all attributes that the code reads, whatever they are read from."""
-    found = set()
-    for package in ("grpo_core", "assets", "pipelines"):
-        for path in (ROOT / package).rglob("*.py"):
-            if path.name not in TELLERS:
-                nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-                found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
-    return found
-
-
-def test_every_field_is_read() -> None:
-    attributes = read_attributes()
-    unread = [key for key in FIELDS if key.rpartition(".")[2] not in attributes]
-    assert not unread, f"nothing reads {unread}: use them or remove them"
 
 
 def test_the_model_folder_is_another_model(lab: Lab) -> None:

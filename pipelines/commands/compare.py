@@ -4,7 +4,9 @@ from pathlib import Path
 
 import click
 
-from pipelines.commands.common import checkout, clear_errors
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
+from pipelines.console import wide_console
 
 
 @click.command()
@@ -37,7 +39,6 @@ def compare(a: str, b: str, last: int, chart: Path | None, as_json: bool) -> Non
     if as_json:
         click.echo(comparing.as_json(found))
         return
-    from pipelines.commands.trace import print_wide
     from pipelines.lineage.compare_tables import shown
 
-    print_wide(shown(found))
+    wide_console().print(shown(found))

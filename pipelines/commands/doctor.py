@@ -1,16 +1,17 @@
 """`grpo doctor`: everything that can be known before a run, without running anything."""
 
 import os
-import subprocess
 from pathlib import Path
 
 import click
 
-from assets.paths import Paths
 from grpo_core.config import RunConfig
 from grpo_core.determinism import SHOWN, THREADS, guarantee, overruled, planned_switches
 from pipelines import machine
-from pipelines.commands.common import checkout, clear_errors
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
+from pipelines.console import wide_console
+from pipelines.git import git_says
 from pipelines.params import experiments
 from pipelines.records.dvc_cache import cache_folder
 from pipelines.reward_code import check_reward_functions
@@ -30,13 +31,12 @@ def doctor() -> None:
     root = checkout()
     configs = experiments(root)
     check_reward_functions(root, configs.values())
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from pipelines.outlook import outlook, shown
+    from pipelines.outlook import outlook, shown, unwritable
 
-    console = Console(width=None if Console().is_terminal else 120)
+    console = wide_console()
     on_gpu = False
     for name, config in configs.items():
         ahead = outlook(root, name, config)
@@ -81,22 +81,14 @@ def checkout_rows(root: Path) -> list[tuple[str, str]]:
 
 def git_text(root: Path) -> str:
     """The commit, and what a run does with code that was not committed."""
-    commit = _git(root, "rev-parse", "--short", "HEAD")
+    commit = git_says(root, "rev-parse", "--short", "HEAD")
     if commit is None:
         return "no Git commit: the record of a run cannot say which code made it"
-    changed = _git(root, "--no-optional-locks", "status", "--porcelain")
+    changed = git_says(root, "--no-optional-locks", "status", "--porcelain")
     if not changed:
         return f"commit {commit}, nothing uncommitted"
     count = len(changed.splitlines())
     return f"commit {commit} and {count} uncommitted change{'s' if count > 1 else ''}: code among them is kept with the record of a run, as a snapshot"
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return result.stdout.strip() if result.returncode == 0 else None
 
 
 def same_experiments(configs: dict[str, RunConfig]) -> list[str]:
@@ -108,13 +100,3 @@ def same_experiments(configs: dict[str, RunConfig]) -> list[str]:
         for second in names[place + 1 :]
         if configs[first] == configs[second]
     ]
-
-
-def unwritable(root: Path) -> list[str]:
-    """Places that a run must write and cannot."""
-    paths = Paths(root)
-    places = {"outputs": paths.data, "resume state": paths.work, "DVC's lock": root / "dvc.lock", "DVC's cache": cache_folder(root)}
-    address = tracking_uri(root)
-    if address.startswith("sqlite:///"):
-        places["MLflow's database"] = Path(address.removeprefix("sqlite:///"))
-    return [f"{what} cannot be written at {path}: a run would fail there" for what, path in places.items() if not machine.writable(path)]

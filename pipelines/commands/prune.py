@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.commands.common import checkout, clear_errors
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
 
 if TYPE_CHECKING:
     from pipelines.upkeep.prune import Item, Loss, Plan
@@ -17,7 +18,7 @@ SHOWN = 20
 
 @click.command()
 @click.option("--work", type=click.Choice(["superseded", "all"]), default="superseded", show_default=True, help="Which work folders may go whole.")
-@click.option("--keep-checkpoints", default=1, show_default=True, type=click.IntRange(min=1), help="Newest checkpoints that stay in the others.")
+@click.option("--keep-checkpoints", default=1, show_default=True, type=click.IntRange(min=1), help="Newest whole checkpoints that stay in the others.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @clear_errors
@@ -50,12 +51,14 @@ def describe(plan: "Plan") -> list[str]:
     """The plan in lines: what of each kind, how much disk it takes, what cannot be done without it; then what stays."""
     whole = "Without them these runs can no longer be resumed or extended, and a step of theirs replayed only after training again from step 1."
     old = "Without them steps before the oldest checkpoint that stays can be replayed only after training again from step 1."
+    stopped = "Nothing goes on from the steps they got to unless code and settings are put back as they were; without them that starts at step 1."
     lines = [
         *section("work folders of runs that nothing needs any more", plan.superseded, whole),
+        *section("work folders of interrupted runs whose code or settings have changed", plan.interrupted, stopped),
         *(
             section("work folders of current runs", plan.needed, whole)
             if plan.whole_work
-            else section(f"checkpoints of current runs but the newest {plan.keep_checkpoints}", plan.needed, old)
+            else section(f"checkpoints of current runs but the newest {plan.keep_checkpoints} that are whole", plan.needed, old)
         ),
         *objects_section(plan),
         *section("worktrees that `grpo reproduce` left", plan.worktrees, "Without them what differed can be looked at only after reproducing again."),

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipelines.commands.common import checkout, clear_errors
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
+from pipelines.console import wide_console
 
 if TYPE_CHECKING:
     from grpo_core.replay import Replayed
 
-FEWEST_COLUMNS = 140
-"""Width of what is printed where there is no terminal: a log has none of its own."""
+COLUMNS = 140
+"""What the table of steps takes."""
 
 
 @click.command()
@@ -40,10 +42,9 @@ def replay(run: str, step: int | None, first: int | None, last: int | None) -> N
     from pipelines.records.runs import find_run
 
     found = find_run(root, run)
-    from rich.console import Console
     from tqdm import tqdm
 
-    from pipelines.reproduction.replay import changed_rewards, replay_run, table, verdict
+    from pipelines.reproduction.replay import replay_run, table, verdict
 
     begin, end = (first, last) if step is None else (step, step)
     with tqdm(desc="replay", file=sys.stderr, dynamic_ncols=True, disable=not sys.stderr.isatty(), unit="step") as bar:
@@ -53,10 +54,7 @@ def replay(run: str, step: int | None, first: int | None, last: int | None) -> N
             bar.update()
 
         done = replay_run(found, begin, end, on_step)
-    console = Console(width=None if Console().is_terminal else FEWEST_COLUMNS)
-    console.print(table(done))
-    if warning := changed_rewards(found):
-        click.echo(f"warning: {warning}", err=True)
+    wide_console(COLUMNS).print(table(done))
     same, said = verdict(done)
     click.echo(said)
     sys.exit(0 if same else 1)

@@ -5,12 +5,9 @@ from pathlib import Path
 
 import click
 
-from pipelines.commands.common import checkout, clear_errors
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
-FEWEST_COLUMNS = 120
-"""Width of the table where there is no terminal: a log has none of its own."""
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
+from pipelines.console import INTERRUPTED, wide_console
 
 
 @click.command()
@@ -30,8 +27,6 @@ def reproduce(run: str, into: Path | None, keep: bool) -> None:
         grpo reproduce data/grpo_checkpoint/default --keep
     """
     root = checkout()
-    from rich.console import Console
-
     from pipelines.records.runs import find_run
     from pipelines.reproduction.reproduce import reproduce as make_again
     from pipelines.reproduction.result import table
@@ -43,7 +38,7 @@ def reproduce(run: str, into: Path | None, keep: bool) -> None:
     except KeyboardInterrupt:
         click.echo("interrupted: the worktree is removed, and this checkout is as it was", err=True)
         sys.exit(INTERRUPTED)
-    Console(width=None if Console().is_terminal else FEWEST_COLUMNS).print(table(found))
+    wide_console().print(table(found))
     if found.kept is not None:
         click.echo(f"the worktree is kept: {found.kept} (`git worktree remove --force {found.kept}` removes it)")
     click.echo(found.verdict())

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import click
 
-from pipelines.commands.common import checkout, clear_errors
-
-FEWEST_COLUMNS = 120
-"""Width of what is printed where there is no terminal: a log has none of its own."""
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
+from pipelines.console import wide_console
 
 
 @click.command()
@@ -22,7 +21,7 @@ def trace(run: str | None, prompt: str | None, steps: bool, every_setting: bool,
     """Show what a model was made from: data, configuration, seeds, code, libraries, machine, every step's rollouts, the evidence.
 
     RUN is an experiment (without it: default), a checkpoint folder, an MLflow run id, or MODEL@ALIAS of MLflow's registry. With --prompt and
-    without RUN all experiments in this checkout are searched. Examples:
+    without RUN every run recorded here is searched. Examples:
 
     \b
         grpo trace
@@ -51,7 +50,7 @@ def _show_run(root: Path, name: str, steps: bool, every_setting: bool, as_json: 
         return
     from pipelines.lineage.trace_tables import shown
 
-    print_wide(shown(found, root, every_step=steps, every_setting=every_setting))
+    wide_console().print(shown(found, root, every_step=steps, every_setting=every_setting))
 
 
 def _show_prompt(root: Path, prompt: str, name: str | None, limit: int | None, as_json: bool) -> None:
@@ -66,11 +65,4 @@ def _show_prompt(root: Path, prompt: str, name: str | None, limit: int | None, a
         return
     from pipelines.lineage.trace_tables import SHOWN_COMPLETIONS, shown_prompt
 
-    print_wide(shown_prompt(found, limit or SHOWN_COMPLETIONS))
-
-
-def print_wide(shown: object) -> None:
-    """Print tables as wide as the terminal is, and wide enough to be read where there is none."""
-    from rich.console import Console
-
-    Console(width=None if Console().is_terminal else FEWEST_COLUMNS).print(shown)
+    wide_console().print(shown_prompt(found, limit or SHOWN_COMPLETIONS))

@@ -4,7 +4,8 @@ import sys
 
 import click
 
-from pipelines.commands.common import checkout, clear_errors
+from pipelines.commands.checkout import checkout
+from pipelines.commands.errors import clear_errors
 
 
 @click.command()

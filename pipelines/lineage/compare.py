@@ -1,7 +1,6 @@
 """What changed between two runs, and what it did: every difference of what they were made from, and of what came out, with intervals."""
 
 import json
-import subprocess
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from assets.lineage import PARENTS, Lineage
+from pipelines.git import git_says
 from pipelines.lineage.effects import Effect, effects
 from pipelines.lineage.trace import Trace, find, trace
 
@@ -181,17 +181,8 @@ def code_diff(root: Path, a: Lineage, b: Lineage, notes: list[str]) -> str:
     if trees[0] == trees[1]:
         return ""
     for tree in trees:
-        if _git(root, "cat-file", "-e", f"{tree}^{{commit}}") is None:
+        if git_says(root, "cat-file", "-e", f"{tree}^{{commit}}") is None:
             fetched = "git fetch REMOTE 'refs/grpo/*:refs/grpo/*'"
             notes.append(f"code: snapshot {tree[:12]} is not in this Git repository; fetch it from where the run was made ({fetched})")
             return ""
-    return _git(root, "-c", "core.quotePath=false", "diff", "--stat=110", *trees, "--", *CODE) or ""
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    """What git prints; None when it refuses or is not there."""
-    try:
-        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    return result.stdout.rstrip() if result.returncode == 0 else None
+    return git_says(root, "-c", "core.quotePath=false", "diff", "--stat=110", *trees, "--", *CODE) or ""

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.commands.common import visible
+from pipelines.console import visible
 from pipelines.lineage.compare import Change, Comparison
 from pipelines.lineage.effects import Effect
 from pipelines.lineage.trace_tables import cell, spaced
@@ -43,7 +43,12 @@ def _changes(found: Comparison) -> RenderableType:
 def _effects(found: Comparison) -> RenderableType:
     if not found.effects:
         return Text("What it did: nothing of both runs is on this machine to compare")
-    table = Table(title=f"What it did; of training the last {found.window} steps ({METHOD})", title_justify="left", show_edge=False, pad_edge=False)
+    table = Table(
+        title=f"What it did; of training the last {found.window} steps, or all where there are fewer ({METHOD}); bold: the interval excludes 0",
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+    )
     for name in ("", "A", "B", "B − A", "over"):
         table.add_column(name, justify="left" if name in ("", "over") else "right")
     for effect in found.effects:

@@ -2,16 +2,19 @@
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assets.lineage import Locate
 from assets.paths import Paths
 from grpo_core.tables import EVALUATION_KEYS, KEYS
+from pipelines.lock import file_md5, read_lock
+from pipelines.records.dvc_cache import object_path
+from pipelines.records.files import Record, read_records, recorded_experiments
+from pipelines.records.runs import EVALUATION, TRAINING
 
 if TYPE_CHECKING:
     from pipelines.records.runs import Run
@@ -33,7 +36,7 @@ class PromptTraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PromptTrace:
-    """One prompt and every completion of it. A completion's `parts` are what each reward function gave."""
+    """One prompt and every completion of it. A completion's `run` is its training's key, its `parts` are what each reward function gave."""
 
     prompt: dict[str, Any]
     """Its row of the table of prompts; only the `prompt_id` when the table does not hold it any more."""
@@ -42,34 +45,71 @@ class PromptTrace:
     heldout: list[dict[str, Any]]
     files: list[str]
     """Tables that were searched: tokens and logprobs stand there."""
+    unsearched: list[str]
+    """Recorded runs with tables that are not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The tables of one experiment."""
+    """The tables of one training or one evaluation: where each of them is, by what it holds; those that are on this machine."""
 
     experiment: str
-    locate: Locate
+    run: str | None
+    """Key of the training; None where no record tells it."""
+    tables: Mapping[str, Path]
+    whole: bool = True
+    """Every table of completions that is recorded is here."""
 
-    def table(self, path: Path) -> Path | None:
-        """Where a table is; None when it is not on this machine."""
-        try:
-            located = self.locate(path.as_posix())
-        except ValueError:
-            return None
-        return located if located.is_file() else None
 
-    @property
-    def paths(self) -> Paths:
-        return Paths(Path(), self.experiment)
+def tables_of(experiment: str) -> dict[str, str]:
+    """Kind of table → its repository-relative path."""
+    paths = Paths(Path(), experiment)
+    tables = {"rollouts": paths.rollout_batches, "rewards": paths.rewards, "select": paths.select_completions, "heldout": paths.heldout_completions}
+    return {kind: path.as_posix() for kind, path in tables.items()}
 
 
 def ledgers(root: Path, run: "Run | None") -> list[Ledger]:
-    """The ledger of `run`, else those of every experiment that left tables in the checkout."""
+    """The ledgers of `run`, else of every training and evaluation that is recorded or left tables in the checkout, the oldest of an experiment first."""
     if run is not None:
-        return [Ledger(run.experiment, run.file)]
-    names = {path.parent.name for pattern in ("rollout_batches/*/*.parquet", "heldout_eval/*/*.parquet") for path in (root / "data").glob(pattern)}
-    return [Ledger(name, lambda path: root / path) for name in sorted(names)]
+        return _recorded(root, [run.records[noun] for noun in (TRAINING, EVALUATION) if noun in run.records])
+    experiments = recorded_experiments(root)
+    records = [record for name in experiments for noun in (TRAINING, EVALUATION) for record in reversed(read_records(Paths(root, name), noun))]
+    found = _recorded(root, records)
+    claimed = {path for ledger in found for path in ledger.tables.values()}
+    here = {path.parent.name for pattern in ("rollout_batches/*/*.parquet", "heldout_eval/*/*.parquet") for path in (root / "data").glob(pattern)}
+    for name in sorted(here):
+        unclaimed = {kind: root / path for kind, path in tables_of(name).items() if (root / path).is_file() and root / path not in claimed}
+        found += [Ledger(name, None, unclaimed)] if unclaimed else []
+    return found
+
+
+def _recorded(root: Path, records: Iterable[Record]) -> list[Ledger]:
+    """The ledgers of these records, each set of tables once."""
+    current = {path: md5 for entry in read_lock(root).values() for path, md5 in entry.outs.items()}
+    trained: dict[tuple[str, str], str] = {}
+    found: dict[frozenset[tuple[str, str]], Ledger] = {}
+    for record in records:
+        experiment = str(record["experiment"])
+        policy = f"data/{TRAINING}/{experiment}"
+        if record["noun"] == TRAINING:
+            trained[policy, record["outs"][policy]] = record["run_key"]
+        key = trained.get((policy, {**record["deps"], **record["outs"]}.get(policy, "")))
+        hashes = {kind: (path, record["outs"][path]) for kind, path in tables_of(experiment).items() if path in record["outs"]}
+        places = {kind: _place(root, path, md5, current) for kind, (path, md5) in hashes.items()}
+        here = {kind: place for kind, place in places.items() if place is not None}
+        whole = here.keys() >= places.keys() - {"rewards"}
+        found.setdefault(frozenset(hashes.values()), Ledger(experiment, key, here, whole))
+    return list(found.values())
+
+
+def _place(root: Path, path: str, md5: str, current: Mapping[str, str]) -> Path | None:
+    """Where the table with this hash is: in the workspace, in DVC's cache, or not on this machine."""
+    workspace, cached = root / path, object_path(root, md5)
+    if workspace.is_file() and current.get(path) == md5:
+        return workspace
+    if cached.is_file():
+        return cached
+    return workspace if workspace.is_file() and file_md5(workspace) == md5 else None
 
 
 def trace_prompt(root: Path, query: str, run: "Run | None" = None) -> PromptTrace:
@@ -78,20 +118,33 @@ def trace_prompt(root: Path, query: str, run: "Run | None" = None) -> PromptTrac
     Raises PromptTraceError when no prompt fits (naming near ones) or several do.
     """
     searched = ledgers(root, run)
-    table = searched[0].table(searched[0].paths.prompts) if run is not None else root / Paths(Path()).prompts
-    prompt = resolve(query, table if table is not None and table.is_file() else None, searched)
+    prompt = resolve(query, _prompts(root, run), searched)
     name, files = prompt["prompt_id"], []
     found: dict[str, list[dict[str, Any]]] = {"training": [], "select": [], "heldout": []}
     for ledger in searched:
-        paths = ledger.paths
-        rollouts, rewards = ledger.table(paths.rollout_batches), ledger.table(paths.rewards)
-        if rollouts is not None:
-            found["training"] += _training(ledger.experiment, name, rollouts, rewards)
-        answers = {"select": ledger.table(paths.select_completions), "heldout": ledger.table(paths.heldout_completions)}
-        for kind, path in answers.items():
-            found[kind] += [] if path is None else _answers(ledger.experiment, name, path)
-        files += [str(path) for path in (rollouts, rewards, *answers.values()) if path is not None]
-    return PromptTrace(prompt, **found, files=files)
+        tables = ledger.tables
+        if "rollouts" in tables:
+            found["training"] += _training(ledger, name)
+        for kind in ("select", "heldout"):
+            found[kind] += _answers(ledger, name, tables[kind]) if kind in tables else []
+        files += [str(path) for path in tables.values()]
+    lacking = [f"{ledger.experiment} ({ledger.run[:8]})" if ledger.run else ledger.experiment for ledger in searched if not ledger.whole]
+    return PromptTrace(prompt, **{kind: _once(rows) for kind, rows in found.items()}, files=files, unsearched=list(dict.fromkeys(lacking)))
+
+
+def _prompts(root: Path, run: "Run | None") -> Path | None:
+    """The table of prompts of the run, else of the checkout; None when it is not on this machine."""
+    prompts = Paths(Path()).prompts
+    try:
+        table = root / prompts if run is None else run.file(prompts.as_posix())
+    except ValueError:
+        return None
+    return table if table.is_file() else None
+
+
+def _once(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows without repetitions: a run that was extended has those of its shorter self in its tables as well."""
+    return list({json.dumps(row, sort_keys=True, default=str): row for row in rows}.values())
 
 
 def as_json(found: PromptTrace) -> str:
@@ -102,7 +155,7 @@ def as_json(found: PromptTrace) -> str:
 def limited(found: PromptTrace, most: int) -> PromptTrace:
     """At most `most` completions of each kind: the first and the last ones."""
     kinds = {kind: ends(getattr(found, kind), most) for kind in ("training", "select", "heldout")}
-    return PromptTrace(found.prompt, **kinds, files=found.files)
+    return PromptTrace(found.prompt, **kinds, files=found.files, unsearched=found.unsearched)
 
 
 def ends(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
@@ -133,7 +186,9 @@ def resolve(query: str, table: Path | None, searched: Iterable[Ledger]) -> dict[
         raise PromptTraceError(f"{query!r} is the beginning of {len(sampled)} prompts: write more of the id ({_listed(sampled)})")
     if prompts.is_empty() and known.is_empty():
         raise PromptTraceError(f"no prompt {query!r}: there is neither a table of prompts nor a ledger yet; `grpo run` makes them")
-    raise PromptTraceError(f"no prompt {query!r}: near ones are {_listed(_nearest(query, prompts if not prompts.is_empty() else known))}")
+    near = _nearest(query, prompts if not prompts.is_empty() else known)
+    hint = f"near ones are {_listed(near)}" if not near.is_empty() else "none is near; data/prompts/prompts.parquet has all of them"
+    raise PromptTraceError(f"no prompt {query!r}: {hint}")
 
 
 def _meant(query: str, prompts: pl.DataFrame) -> pl.DataFrame:
@@ -149,9 +204,8 @@ def _ids(searched: Iterable[Ledger]) -> list[str]:
     """Every prompt that a ledger names."""
     ids: set[str] = set()
     for ledger in searched:
-        paths = ledger.paths
-        for path in map(ledger.table, (paths.rollout_batches, paths.select_completions, paths.heldout_completions)):
-            ids |= set() if path is None else set(pl.scan_parquet(path).select(pl.col("prompt_id").unique()).collect()["prompt_id"])
+        for path in (path for kind, path in ledger.tables.items() if kind != "rewards"):
+            ids |= set(pl.scan_parquet(path).select(pl.col("prompt_id").unique()).collect()["prompt_id"])
     return sorted(ids)
 
 
@@ -166,7 +220,7 @@ def _nearest(query: str, prompts: pl.DataFrame) -> pl.DataFrame:
         close = difflib.get_close_matches(query, compared[column].to_list() if column in compared.columns else [], n=NEAR, cutoff=0.6)
         if close:
             return compared.filter(pl.col(column).is_in(close)).head(NEAR)
-    return prompts.head(NEAR)
+    return prompts.clear()
 
 
 def _listed(prompts: pl.DataFrame) -> str:
@@ -174,26 +228,27 @@ def _listed(prompts: pl.DataFrame) -> str:
     return ", ".join(shown) + (", …" if len(prompts) > NEAR else "")
 
 
-def _training(experiment: str, prompt_id: str, rollouts: Path, rewards: Path | None) -> list[dict[str, Any]]:
+def _training(ledger: Ledger, prompt_id: str) -> list[dict[str, Any]]:
     """Its completions in training with what they earned, in the order they were drawn."""
-    drawn = pl.scan_parquet(rollouts).filter(pl.col("prompt_id") == prompt_id).select(*KEYS, *DRAWN)
-    if rewards is not None:
-        scores = pl.scan_parquet(rewards)
+    drawn = pl.scan_parquet(ledger.tables["rollouts"]).filter(pl.col("prompt_id") == prompt_id).select(*KEYS, *DRAWN)
+    if "rewards" in ledger.tables:
+        scores = pl.scan_parquet(ledger.tables["rewards"])
         parts = [name for name in scores.collect_schema().names() if name.startswith(PART)]
         drawn = drawn.join(scores.filter(pl.col("prompt_id") == prompt_id).select(*KEYS, *EARNED, *parts), on=KEYS, how="left")
-    return [{"experiment": experiment, **_with_parts(row)} for row in drawn.sort("step", "group", "completion_index").collect().to_dicts()]
+    return [_labelled(ledger, row) for row in drawn.sort("step", "group", "completion_index").collect().to_dicts()]
 
 
-def _answers(experiment: str, prompt_id: str, path: Path) -> list[dict[str, Any]]:
+def _answers(ledger: Ledger, prompt_id: str, path: Path) -> list[dict[str, Any]]:
     """Its completions in an evaluation."""
     table = pl.scan_parquet(path)
     columns = [name for name in table.collect_schema().names() if name in ANSWERED or name.startswith(PART)]
     order = [name for name in ("step", "model", "decoding", "sample_index") if name in columns]
     rows = table.filter(pl.col("prompt_id") == prompt_id).select(columns).sort(order).collect().to_dicts()
-    return [{"experiment": experiment, **_with_parts(row)} for row in rows]
+    return [_labelled(ledger, row) for row in rows]
 
 
-def _with_parts(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with each function's reward under `parts`."""
+def _labelled(ledger: Ledger, row: dict[str, Any]) -> dict[str, Any]:
+    """The row under its experiment and run, with each function's reward under `parts`."""
     plain = {name: value for name, value in row.items() if not name.startswith(PART)}
-    return {**plain, "parts": {name.removeprefix(PART): value for name, value in row.items() if name.startswith(PART)}}
+    parts = {name.removeprefix(PART): value for name, value in row.items() if name.startswith(PART)}
+    return {"experiment": ledger.experiment, "run": ledger.run, **plain, "parts": parts}

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from assets.lineage import changed_settings, table_rows
-from pipelines.commands.common import visible
+from pipelines.console import visible
 from pipelines.lineage.prompt_trace import PromptTrace, ends, limited
 from pipelines.lineage.trace import Trace
 
@@ -18,9 +18,9 @@ SHOWN_STEPS = 6
 SHOWN_COMPLETIONS = 20
 LONGEST_TEXT = 240
 """Characters of a completion that are shown; `--json` gives all."""
-TAKEN = ("experiment", "model", "step", "#", "right", "reward", "advantage", "policy", "text")
+TAKEN = ("experiment", "run", "model", "step", "#", "right", "reward", "advantage", "policy", "text")
 """Headings of a completion's own columns."""
-LEFT = ("policy", "experiment", "model", "#", "right", "text")
+LEFT = ("policy", "experiment", "run", "model", "#", "right", "text")
 
 
 def shown(found: Trace, root: Path, *, every_step: bool, every_setting: bool) -> Group:
@@ -44,6 +44,9 @@ def shown_prompt(found: PromptTrace, limit: int) -> Group:
     for title, kind in (("Training", "training"), ("Selection (never trained on)", "select"), ("Held-out evaluation", "heldout")):
         rows, all_rows = getattr(few, kind), getattr(found, kind)
         parts.append(_completions(f"{title}: {_counted(len(rows), len(all_rows), 'completion')}", rows))
+    if found.unsearched:
+        runs = _counted(len(found.unsearched), len(found.unsearched), "recorded run")
+        parts.append(Text(f"Not all of it: {runs} could not be searched, as tables of theirs are not on this machine: {', '.join(found.unsearched)}"))
     return Group(*spaced(parts))
 
 
@@ -152,11 +155,11 @@ def _completions(title: str, rows: Sequence[dict[str, Any]]) -> RenderableType:
         return Text(title)
     lines = []
     for row in rows:
-        line = {name: row.get(name) for name in ("experiment", "model", "step")} | {"#": _place(row)}
+        line = {"experiment": row["experiment"], "run": (row["run"] or "")[:8], "model": row.get("model"), "step": row.get("step"), "#": _place(row)}
         line |= {"right": row.get("correct"), "reward": row.get("reward"), **part_headings(row["parts"]), "advantage": row.get("advantage")}
         lines.append({**line, "policy": (row.get("policy_digest") or "")[:8], "text": row["text"]})
-    if len({line["experiment"] for line in lines}) == 1:
-        lines = [{name: value for name, value in line.items() if name != "experiment"} for line in lines]
+    same = [name for name in ("experiment", "run") if len({line[name] for line in lines}) == 1]
+    lines = [{name: value for name, value in line.items() if name not in same} for line in lines]
     kept = [name for name in dict.fromkeys(name for line in lines for name in line) if any(line.get(name) not in (None, "") for line in lines)]
     return numbers_table(title, [{name: line.get(name) for name in kept} for line in lines])
 

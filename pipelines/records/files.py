@@ -28,6 +28,9 @@ A record's file also has `sha256`, over all the others.
 KEY_LENGTH = 16
 NAMES = "[0-9a-f]" * KEY_LENGTH + ".json"
 
+REMEDY = "delete it; the next forced run of its stage writes it again"
+"""What mends a record that is not as it was written."""
+
 UNKNOWN: Record = {
     "noun": "", "experiment": None, "commit": None, "dirty": None, "snapshot": None, "started": None, "wall_seconds": None, "python": None, "libraries": {},
     "host": None, "platform": None, "cpu": None, "cpu_capability": None, "num_cpus": None, "threads": {}, "determinism": {}, "device": None, "code": None,
@@ -47,12 +50,12 @@ def record_path(paths: Paths, noun: str, outs: Mapping[str, str]) -> Path:
 
 
 def read_record(paths: Paths, noun: str, outs: Mapping[str, str]) -> Record | None:
-    """The record of these outputs; None when they were made elsewhere, or before there were records."""
+    """The record of these outputs; None when they were made elsewhere, or before there were records. Raises ValueError when it was altered."""
     return _read(record_path(paths, noun, outs))
 
 
 def read_records(paths: Paths, noun: str) -> list[Record]:
-    """Every record of the noun (of the experiment, where it has experiments), the newest first."""
+    """Every record of the noun (of the experiment, where it has experiments), the newest first. Raises ValueError when one was altered."""
     found = [record for path in paths.provenance(noun).glob(NAMES) if (record := _read(path)) is not None]
     return sorted(found, key=lambda record: str(record["started"]), reverse=True)
 
@@ -93,5 +96,7 @@ def _read(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise ValueError(f"{path} is not JSON ({error}): delete it; the next forced run of its stage writes it again") from error
+        raise ValueError(f"{path} is not JSON ({error}): {REMEDY}") from error
+    if not isinstance(record, dict) or record.get("sha256") != seal(record):
+        raise ValueError(f"{path} was altered, its sha256 is not that of its fields: {REMEDY}")
     return {**UNKNOWN, **{name: value for name, value in record.items() if name != "sha256"}}

@@ -15,7 +15,7 @@ from typing import Any
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST, file_sha256
 from grpo_core.config import ConfigError
-from pipelines.lock import Entry, file_md5, read_lock
+from pipelines.lock import Entry, file_md5, folder_md5, read_lock
 from pipelines.params import load_params
 from pipelines.records.dvc_cache import cached_listing, object_path
 from pipelines.records.files import UNKNOWN, Record, read_records, recorded_experiments
@@ -24,7 +24,7 @@ UPSTREAM = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
 """Nouns that a training reads."""
 TRAINING, EVALUATION, REVIEW = "grpo_checkpoint", "heldout_eval", "blind_review_set"
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")
-"""An MLflow run id, or enough of its beginning."""
+"""A run key or an MLflow run id, or enough of its beginning."""
 
 
 class RunError(ValueError):
@@ -45,21 +45,26 @@ class Run:
     """None when the run was found without asking MLflow."""
 
     def file(self, path: str) -> Path:
-        """Where the bytes of an output (`data/...`, also a file in a folder) are now: in the workspace when it is current there, else in DVC's cache.
+        """Where the bytes of an output (`data/...`, also a file in a folder) are now: in the workspace, else in DVC's cache.
 
-        Raises `RunError` when neither has them.
+        All of them are read and hashed. Raises `RunError` when neither has them, and when they were altered where they should be.
         """
         md5 = self.md5(path)
         workspace, cached = self.root / path, object_path(self.root, md5)
-        if workspace.is_file() and (self._is_current(path) or file_md5(workspace) == md5):
-            return workspace
-        if md5.endswith(".dir"):
-            if workspace.is_dir() and self._is_current(path):
+        is_folder = md5.endswith(".dir")
+        if workspace.is_dir() if is_folder else workspace.is_file():
+            if (folder_md5 if is_folder else file_md5)(workspace) == md5:
                 return workspace
+            if self._is_current(path):
+                remedy = "`dvc checkout` brings it back" if cached.is_file() else self._remedy(path)
+                raise RunError(f"{path} of {self.label()} was altered (its md5 is not {md5}): delete it, then {remedy}")
+        if is_folder:
             raise RunError(f"{path} of {self.label()} is a folder that is not in the workspace: ask for a file in it, or check it out with DVC")
-        if cached.is_file():
-            return cached
-        raise RunError(f"{path} of {self.label()} (md5 {md5}) is neither in the workspace nor in DVC's cache: {self._remedy(path)}")
+        if not cached.is_file():
+            raise RunError(f"{path} of {self.label()} (md5 {md5}) is neither in the workspace nor in DVC's cache: {self._remedy(path)}")
+        if file_md5(cached) != md5:
+            raise RunError(f"{path} of {self.label()} was altered in DVC's cache: delete {cached}, then {self._remedy(path)}")
+        return cached
 
     def md5(self, path: str) -> str:
         """The hash under which DVC knows a dependency or an output of this run, also of a file in a folder; raises `RunError` when it has no such file."""
@@ -109,7 +114,7 @@ class Run:
 
 
 def find_run(root: Path, name: str) -> Run:
-    """The run that `name` stands for: an experiment, a checkpoint folder, an MLflow run id or the beginning of one, or MODEL@ALIAS in MLflow's registry.
+    """The run that `name` stands for: an experiment, a checkpoint folder, a run key, an MLflow run id (of both the beginning is enough), or MODEL@ALIAS.
 
     An experiment is what lies in data/grpo_checkpoint now. A folder may be a copy anywhere: its manifest tells whose it is. Raises `RunError`
     that lists what there is.
@@ -126,6 +131,8 @@ def find_run(root: Path, name: str) -> Run:
         from pipelines.records.recorded_runs import run_id_of_alias
 
         return _of_mlflow(root, run_id_of_alias(root, name), lock)
+    if keyed := _of_key(root, name, lock):
+        return keyed
     if RUN_ID.fullmatch(name):
         from pipelines.records.recorded_runs import complete_run_id
 
@@ -155,6 +162,17 @@ def _of_experiment(root: Path, experiment: str, lock: Mapping[str, Entry]) -> Ru
     if anchor is None:
         raise RunError(f"the checkpoint of experiment {experiment!r} is not in {manifest.parent}: `dvc checkout` or `dvc pull` brings it back")
     return _run(root, _related(root, {TRAINING: anchor}, lock))
+
+
+def _of_key(root: Path, name: str, lock: Mapping[str, Entry]) -> Run | None:
+    """The recorded run whose key begins with `name` (6 digits or more); None when none does. Raises `RunError` when several do."""
+    if not RUN_ID.fullmatch(name):
+        return None
+    records = [record for experiment in recorded_experiments(root) for record in read_records(Paths(root, experiment), TRAINING)]
+    matching = [record for record in records if str(record.get("run_key")).startswith(name)]
+    if len(keys := {str(record["run_key"]) for record in matching}) > 1:
+        raise RunError(f"{name!r} is the beginning of {len(keys)} run keys: write more of {', '.join(sorted(keys))}")
+    return _run(root, _related(root, {TRAINING: _preferred(matching, lock)}, lock)) if matching else None
 
 
 def _of_folder(root: Path, folder: Path, lock: Mapping[str, Entry]) -> Run:
@@ -271,4 +289,4 @@ def _unknown(root: Path, name: str, trained: list[str]) -> str:
     if name in declared:
         return f"experiment {name!r} has not been trained here: `grpo run --experiment {name}` does it"
     there = f"trained experiments here are {', '.join(trained)}" if trained else "no experiment has been trained here (`grpo run` does it)"
-    return f"{name!r} is no run: {there}; a checkpoint folder, an MLflow run id (6 or more of its digits) or MODEL@ALIAS names one as well"
+    return f"{name!r} is no run: {there}; a checkpoint folder, a run key, an MLflow run id (6 or more digits) or MODEL@ALIAS of its registry names one as well"

@@ -9,6 +9,7 @@ from typing import Any
 
 from pipelines.lock import file_md5, listing_md5, read_yaml
 from pipelines.records.dvc_cache import cached_listing, object_path
+from pipelines.records.dvc_files import seen_files
 
 SHOWN_FILES = 12
 
@@ -121,12 +122,7 @@ def dependency_md5(root: Path, path: str) -> str | None:
     place = root / path
     if not place.is_dir():
         return file_md5(place) if place.is_file() else None
-    from dvc.fs import localfs
-    from dvc.repo import Repo
-
-    with Repo(str(root)) as repo:
-        files = [Path(file) for file in repo.dvcignore.find(localfs, str(place))]
-    return listing_md5({file.relative_to(place).as_posix(): file_md5(file) for file in files})
+    return listing_md5({file.relative_to(place).as_posix(): file_md5(file) for file in seen_files(root, place)})
 
 
 def _copy(md5: str, target: Path, checkout: Path, tracked: Tracked) -> None:

@@ -81,17 +81,6 @@ def verdict(done: "Sequence[Replayed]") -> tuple[bool, str]:
     return True, f"{steps} replayed: agree within {largest:.1e}{moved} (another processor, library version or GPU rounds otherwise)"
 
 
-def changed_rewards(run: Run) -> str | None:
-    """A warning when the code of the run's reward functions is not what it was; None when it is."""
-    from grpo_core.rewards import code_hash
-
-    manifest = json.loads(run.file(f"data/grpo_checkpoint/{run.experiment}/{MANIFEST}").read_bytes())
-    now = code_hash(list(manifest["config"]["rewards"]))
-    if now == manifest["reward_code_hash"]:
-        return None
-    return f"the code of the reward functions is not that of the run (hash {manifest['reward_code_hash']}, now {now}): rewards may differ for that"
-
-
 def table(done: "Sequence[Replayed]") -> "Table":
     """A row a step: the loss twice, the largest differences, and whether all is identical."""
     from rich.table import Table

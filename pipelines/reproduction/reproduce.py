@@ -8,17 +8,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from assets.paths import SHARED, Paths
+from grpo_core.checkpoint import MANIFEST
 from pipelines.lock import Entry, read_lock
 from pipelines.processes import Group, terminal_for_stages
 from pipelines.records.files import Record, read_record
 from pipelines.records.provenance import cpu_model, library_version
-from pipelines.records.runs import EVALUATION, REVIEW, TRAINING, UPSTREAM, Run
-from pipelines.reproduction.inputs import restore_plain, restore_tracked, source_dependencies, tracked_files
+from pipelines.records.runs import EVALUATION, REVIEW, TRAINING, UPSTREAM, Run, RunError
+from pipelines.reproduction.inputs import InputError, restore_plain, restore_tracked, source_dependencies, tracked_files
 from pipelines.reproduction.result import BITS, Reproduction, Row, environment_changes, explanation, plural, short
 from pipelines.reproduction.worktree import Worktree, has_commit, whatever_comes, worktree
 
@@ -31,6 +32,7 @@ PACKAGES = ("assets", "grpo_core", "pipelines")
 
 PROBE = """
 import json, os, sys
+from dataclasses import replace
 from pathlib import Path
 import assets, grpo_core, pipelines
 from pipelines.params import experiments
@@ -38,13 +40,21 @@ from pipelines.reward_code import check_reward_functions
 configs = list(experiments(Path.cwd()).values())
 check_reward_functions(Path.cwd(), configs)
 import torch
+model, prompts, source = configs[0].model, configs[0].prompts, None
+if model.path:
+    from grpo_core.models import source_of
+    lent = Path(sys.argv[1]) / model.path
+    source = source_of(replace(model, path=str(lent)) if lent.exists() and not Path(model.path).exists() else model)
 print(json.dumps({
     "files": {name: os.path.abspath(module.__file__) for name, module in list(sys.modules.items()) if getattr(module, "__file__", None)},
     "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-    "outside": [configs[0].model.path, configs[0].prompts.path, configs[0].prompts.heldout_path],
+    "model": model.path, "source": source, "prompts": [path for path in (prompts.path, prompts.heldout_path) if path],
 }))
 """
-"""Run as a stage would be: where its code comes from, what of the processor it may use, and what its configuration names outside of DVC and Git."""
+"""Run as a stage would be, with the checkout as its argument: where its code comes from, what of the processor it may use, what pins the
+starting model as it is now, and the files that its configuration names."""
+READERS = ("prompts", "sft_checkpoint")
+"""Nouns that read the files which the configuration names; all others read what stages made."""
 
 
 class ReproduceError(ValueError):
@@ -73,11 +83,15 @@ def reproduce(run: Run, *, into: Path | None = None, keep: bool = False, tell: C
         tell(f"code: {', '.join(PACKAGES)} and the reward functions are imported from the worktree")
         warned = compare_machine(run, nouns, here["cpu_capability"], tell)
         bring_inputs(run, nouns, lent, tell)
-        link_unrecorded(here["outside"], lent, tell)
+        unhashed = [] if check_model(run, here["model"], here["source"], tell) else [here["model"]]
+        unhashed += [path for path in here["prompts"] if not has_hash(path, run, nouns, lent)]
+        link_outside([here["model"], *here["prompts"]], lent)
+        for path in unhashed:
+            tell(f"note: nothing recorded the bytes of {path}: it is read as it is now")
         rows: list[Row] = []
         for noun in nouns:
             try:
-                rows += make_again(run, noun, lent, warned, tell)
+                rows += make_again(run, noun, lent, warned, tell, unhashed if noun in READERS else ())
             except StageFailed:
                 lent.keep = True
                 raise
@@ -129,7 +143,7 @@ def other_snapshots(run: Run, nouns: tuple[str, ...]) -> list[str]:
 
 def ask_worktree(run: Run, lent: Worktree) -> dict[str, Any]:
     """What a stage in the worktree would import and be given. Raises ReproduceError when the code cannot be imported there."""
-    command, env = [sys.executable, "-c", PROBE], stage_environment(run, TRAINING, lent)
+    command, env = [sys.executable, "-c", PROBE, str(lent.checkout)], stage_environment(run, TRAINING, lent)
     result = subprocess.run(command, cwd=lent.project, env=env, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise ReproduceError(f"the recorded code and configuration cannot be loaded in {lent.project}:\n{result.stderr.strip()}")
@@ -200,21 +214,44 @@ def bring_inputs(run: Run, nouns: tuple[str, ...], lent: Worktree, tell: Callabl
         tell(f"input {path}: md5 {short(md5)} as recorded" + (f", {plural(copied, 'file')} copied from this checkout" if copied else ""))
 
 
-def link_unrecorded(paths: list[str], lent: Worktree, tell: Callable[[str], None]) -> None:
+def check_model(run: Run, path: str, source: str | None, tell: Callable[[str], None]) -> bool:
+    """Whether fine-tuning starts from the model that it started from; False when what pinned that is not known. Raises InputError when it is another."""
+    if not path:
+        return True
+    try:
+        recorded = run.json(f"{Paths(Path()).sft_checkpoint}/{MANIFEST}")["parents"]["model"]
+    except (RunError, KeyError):
+        return False
+    if recorded != source:
+        raise InputError(f"model {path} is not what the run was made from: recorded is {recorded}, now it is {source}; bring its files back as they were")
+    tell(f"input {path}: {source} as recorded")
+    return True
+
+
+def has_hash(path: str, run: Run, nouns: tuple[str, ...], lent: Worktree) -> bool:
+    """Whether the file is one of the inputs, or in one, that were compared with their recorded hashes."""
+    compared = {*source_dependencies(run.records[noun] for noun in nouns), *(one.path for one in tracked_files(lent.project))}
+    place = Path(os.path.normpath(lent.project / path))
+    return any(place.is_relative_to(lent.project / known) for known in compared)
+
+
+def link_outside(paths: list[str], lent: Worktree) -> None:
     """Lend the worktree what the configuration names outside of what DVC and Git keep: a model's folder, a prompt file."""
     for path in filter(None, paths):
         place, source = lent.project / path, lent.checkout / path
         if not Path(path).is_absolute() and not place.exists() and source.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(source.resolve())
-            tell(f"note: {path} is read from this checkout; nothing recorded its bytes")
 
 
 # -------------------------------------------------------------------------------------------------------------- a stage again
 
 
-def make_again(run: Run, noun: str, lent: Worktree, warned: set[str], tell: Callable[[str], None]) -> list[Row]:
-    """Run one stage in the worktree and compare what it made. Raises ReproduceError when it fails, or ran other code."""
+def make_again(run: Run, noun: str, lent: Worktree, warned: set[str], tell: Callable[[str], None], unhashed: Sequence[str] = ()) -> list[Row]:
+    """Run one stage in the worktree and compare what it made; `unhashed` are files it reads that no hash was recorded of.
+
+    Raises ReproduceError when it fails, or ran other code.
+    """
     name, record = target(noun, run), run.records[noun]
     print(f"── {name}", file=sys.stderr, flush=True)
     started = time.monotonic()
@@ -225,7 +262,7 @@ def make_again(run: Run, noun: str, lent: Worktree, warned: set[str], tell: Call
     if all(row.identical for row in rows):
         tell(f"{name}: identical ({plural(num_files(lent.project, rows), 'file')}, {time.monotonic() - started:.1f} s)")
     else:
-        tell("\n".join([f"{name}: differs", *explanation(record, again, rows)]))
+        tell("\n".join([f"{name}: differs", *explanation(record, again, rows, unhashed)]))
     return rows
 
 

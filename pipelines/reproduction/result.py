@@ -1,6 +1,6 @@
 """What came out when a run was made again, beside what was recorded, and what explains a difference."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,8 +68,8 @@ def table(found: Reproduction) -> Table:
     return shown
 
 
-def explanation(record: Record, again: Record, rows: list[Row]) -> list[str]:
-    """Which outputs differ, and which of what they were made from."""
+def explanation(record: Record, again: Record, rows: list[Row], unhashed: Sequence[str] = ()) -> list[str]:
+    """Which outputs differ, and which of what they were made from; `unhashed` are inputs whose bytes nothing recorded."""
     lines = []
     for row in rows:
         if not row.identical:
@@ -81,6 +81,9 @@ def explanation(record: Record, again: Record, rows: list[Row]) -> list[str]:
         causes.append(f"snapshot was {short(record['snapshot'])}, is {short(again['snapshot'])}")
     if causes:
         return [*lines, "  what differs in its inputs:", *(f"    {cause}" for cause in causes)]
+    if unhashed:
+        could = f"{', '.join(unhashed)} could have changed since (nothing recorded its bytes), or the computation itself is not deterministic"
+        return [*lines, f"  nothing differs in its inputs as far as they are recorded: {could}"]
     return [*lines, "  nothing differs in its inputs (data, code, libraries, threads, processor, switches): the computation itself is not deterministic"]
 
 

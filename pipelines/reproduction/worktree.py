@@ -3,7 +3,6 @@
 import fcntl
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -11,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.environment import environment
+from pipelines.git import NOT_OURS, git, run_git
 from pipelines.processes import RUN_ID
-from pipelines.records.snapshot import NOT_OURS
 
 LENT = Path(".work") / "reproduce"
 """Where worktrees lie unless a person names another place."""
@@ -68,9 +67,9 @@ def worktree(checkout: Path, commit: str, name: str, into: Path | None = None) -
         _forget_stale(checkout)
         if into is None:
             remove_worktree(checkout, folder)
-        lent = Worktree(checkout, folder, folder / _git(checkout, "rev-parse", "--show-prefix"))
+        lent = Worktree(checkout, folder, folder / git(checkout, "rev-parse", "--show-prefix").rstrip("\n"))
         try:
-            _git(checkout, "worktree", "add", "--quiet", "--detach", str(folder), commit)
+            git(checkout, "worktree", "add", "--quiet", "--detach", str(folder), commit)
             _keep_dvc_apart(lent.project)
             yield lent
         finally:
@@ -90,7 +89,7 @@ def whatever_comes(work: Callable[[], None]) -> None:
 
 def has_commit(root: Path, commit: str) -> bool:
     """Whether the repository holds the commit."""
-    return _run(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+    return run_git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
 
 
 def _keep_dvc_apart(project: Path) -> None:
@@ -104,7 +103,7 @@ def _keep_dvc_apart(project: Path) -> None:
 def _forget_stale(checkout: Path) -> None:
     """Drop Git's records of lent worktrees whose folder is gone; other people's worktrees are left alone, wherever their folder is now."""
     lent = (checkout / LENT).resolve()
-    for line in _git(checkout, "worktree", "list", "--porcelain").splitlines():
+    for line in git(checkout, "worktree", "list", "--porcelain").splitlines():
         folder = Path(line.removeprefix("worktree "))
         if line.startswith("worktree ") and folder.is_relative_to(lent) and not folder.exists():
             remove_worktree(checkout, folder)
@@ -112,22 +111,7 @@ def _forget_stale(checkout: Path) -> None:
 
 def remove_worktree(checkout: Path, folder: Path) -> None:
     """Remove a worktree and what Git keeps of it; nothing happens when it is not there."""
-    _run(checkout, "worktree", "remove", "--force", "--force", str(folder))
+    run_git(checkout, "worktree", "remove", "--force", "--force", str(folder))
     if folder.exists():  # Git had no record of it, or was stopped while it made it
         shutil.rmtree(folder)
-        _run(checkout, "worktree", "remove", "--force", "--force", str(folder))
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """What Git prints; raises WorktreeError with its own words when it fails."""
-    result = _run(root, *arguments)
-    if result.returncode != 0:
-        raise WorktreeError(f"git {' '.join(arguments)} failed: {' '.join(result.stderr.split())}")
-    return result.stdout.strip()
-
-
-def _run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Git without the person's hooks (DVC's own would fill the worktree from the shared cache), and out of Ctrl-C's reach."""
-    env = {name: value for name, value in os.environ.items() if name not in NOT_OURS}
-    command = ["git", "-c", "core.hooksPath=/dev/null", *arguments]
-    return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False, start_new_session=True)
+        run_git(checkout, "worktree", "remove", "--force", "--force", str(folder))

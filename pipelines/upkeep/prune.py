@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assets.paths import SHARED, Paths
-from grpo_core.work_folder import checkpoints, step_of
+from grpo_core.work_folder import checkpoints, faults, step_of
 from pipelines.dead_locks import release_dead_locks
 from pipelines.lock import read_lock
 from pipelines.params import experiments
@@ -29,6 +29,7 @@ from pipelines.records.runs import EVALUATION, REVIEW, TRAINING, Run, RunError, 
 from pipelines.reproduction.worktree import LENT, remove_worktree
 from pipelines.resume_state import is_taken, read_marker
 from pipelines.upkeep.unused_objects import UnknownUse, disk_bytes, remove_objects, unused_objects
+from pipelines.upkeep.work_folders import work_folders
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -72,7 +73,9 @@ class Plan:
     keep_checkpoints: int
     whole_work: bool
     superseded: list[Item] = field(default_factory=list)
-    """Work folders of runs that nothing needs."""
+    """Work folders of finished runs that nothing needs."""
+    interrupted: list[Item] = field(default_factory=list)
+    """Work folders of runs that did not finish, and that the next run does not go on from."""
     needed: list[Item] = field(default_factory=list)
     """Checkpoints in work folders of needed runs, or those folders whole."""
     worktrees: list[Item] = field(default_factory=list)
@@ -85,7 +88,7 @@ class Plan:
 
     @property
     def folders(self) -> list[Item]:
-        return [*self.superseded, *self.needed, *self.worktrees, *self.leftovers]
+        return [*self.superseded, *self.interrupted, *self.needed, *self.worktrees, *self.leftovers]
 
     @property
     def num_bytes(self) -> int:
@@ -113,7 +116,7 @@ class Needed:
 
 
 def make_plan(root: Path, *, keep_checkpoints: int = 1, whole_work: bool = False) -> Plan:
-    """Find what can go: of needed runs' work folders all checkpoints but the newest `keep_checkpoints`, or with `whole_work` the folders themselves."""
+    """Find what can go: of needed runs' work folders what is older than `keep_checkpoints` whole checkpoints, or with `whole_work` the folders."""
     plan, needed = Plan(keep_checkpoints, whole_work), needed_runs(root)
     for folder, noun, experiment in work_folders(root):
         _plan_work_folder(plan, root, needed, folder, noun, experiment)
@@ -140,15 +143,6 @@ def needed_runs(root: Path) -> Needed:
     return Needed(tuple(runs), frozenset(unknown))
 
 
-def work_folders(root: Path) -> Iterator[tuple[Path, str, str | None]]:
-    """Every work folder with its noun and experiment."""
-    for folder in _folders(Paths(root).work / "sft_checkpoint"):
-        yield folder, "sft_checkpoint", None
-    for experiment in _folders(Paths(root).work / TRAINING):
-        for folder in _folders(experiment):
-            yield folder, TRAINING, experiment.name
-
-
 def _plan_work_folder(plan: Plan, root: Path, needed: Needed, folder: Path, noun: str, experiment: str | None) -> None:
     label = f"{experiment or noun} ({folder.name[:8]}), {_progress(folder)}"
     if _is_held(folder / LOCK):
@@ -156,15 +150,28 @@ def _plan_work_folder(plan: Plan, root: Path, needed: Needed, folder: Path, noun
     elif experiment in needed.unknown:
         plan.kept.append(f"{label}: which run the experiment's policy came from is not known; `dvc checkout` or `dvc pull` brings the policy back")
     elif folder.name in needed.run_keys:
-        old = [_item(checkpoint, folder / LOCK, f"{label}: {checkpoint.name}") for checkpoint in checkpoints(folder)[plan.keep_checkpoints :]]
-        plan.needed += [_item(folder, folder / LOCK, label)] if plan.whole_work else old
+        if plan.whole_work:
+            plan.needed.append(_item(folder, folder / LOCK, label))
+        else:
+            old = old_checkpoints(folder, plan.keep_checkpoints)
+            plan.needed += [_item(checkpoint, folder / LOCK, f"{label}: {checkpoint.name}") for checkpoint in old]
     elif reason := _reason_to_resume(root, folder, noun, experiment):
         if plan.whole_work:
             plan.needed.append(_item(folder, folder / LOCK, label))
         else:
             plan.kept.append(f"{label}: {reason}")
     else:
-        plan.superseded.append(_item(folder, folder / LOCK, label))
+        (plan.superseded if read_marker(folder) else plan.interrupted).append(_item(folder, folder / LOCK, label))
+
+
+def old_checkpoints(folder: Path, keep: int) -> list[Path]:
+    """The checkpoints of a work folder that are older than its `keep` newest whole ones; none while fewer are whole."""
+    found = checkpoints(folder)
+    for place, checkpoint in enumerate(found, 1):
+        keep -= not faults(folder, checkpoint)
+        if keep == 0:
+            return found[place:]
+    return []
 
 
 def _progress(folder: Path) -> str:

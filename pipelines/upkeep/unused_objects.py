@@ -1,12 +1,11 @@
 """Which objects of DVC's cache nothing needs: no dvc.lock or .dvc file of the workspace or of any commit, and no run that has a name."""
 
-import os
 import re
-import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.git import GitError, git
 from pipelines.lock import file_md5
 from pipelines.records.dvc_cache import cache_folder, cached_listing, object_path
 from pipelines.records.runs import Run
@@ -23,7 +22,7 @@ class UnknownUse(ValueError):
 
 
 def unused_objects(repo: "Repo", root: Path, runs: Iterable[Run]) -> set[str]:
-    """The objects in DVC's cache that neither the workspace, nor a commit that any branch, tag, stash or DVC experiment reaches, nor one of `runs` uses.
+    """The objects in DVC's cache that neither the workspace, nor a commit that any reference or its log reaches, nor one of `runs` uses.
 
     Raises `UnknownUse` when the cache may serve other checkouts too, or when a listing in it is damaged.
     """
@@ -42,18 +41,23 @@ def run_hashes(run: Run) -> set[str]:
 
 
 def recorded_hashes(root: Path) -> set[str]:
-    """Every md5 in the dvc.lock and .dvc files of the workspace and of every commit that a reference reaches."""
+    """Every md5 in the dvc.lock and .dvc files of the workspace and of every commit that a reference or its log reaches."""
     files = [path for path in (root / "dvc.lock", *(root / "data").rglob("*.dvc")) if path.is_file()]
     texts = [path.read_text(encoding="utf-8") for path in files]
     return {md5 for text in [*texts, *committed_texts(root)] for md5 in MD5.findall(text)}
 
 
 def committed_texts(root: Path) -> list[str]:
-    """Every version of every dvc.lock and .dvc file in Git's history."""
-    log = _git(root, "log", "--all", "--raw", "--no-abbrev", "--no-renames", "--diff-merges=separate", "--format=", "--", ":(top)*dvc.lock", ":(top)*.dvc")
-    blobs = {fields[3] for line in log.decode(errors="replace").splitlines() if len(fields := line.split()) > 3} - {"0" * 40, "0" * 64}
-    names = "".join(f"{blob}\n" for blob in sorted(blobs)).encode()
-    return [_git(root, "cat-file", "--batch", stdin=names).decode(errors="replace")] if blobs else []
+    """Every version of every dvc.lock and .dvc file in Git's history; stashes but the newest, and DVC's queue, are only in the logs of references."""
+    if not any((folder / ".git").exists() for folder in (root, *root.resolve().parents)):
+        return []
+    shown = ("--raw", "--no-abbrev", "--no-renames", "--diff-merges=separate", "--format=")
+    try:
+        log = git(root, "log", "--all", "--reflog", *shown, "--", ":(top)*dvc.lock", ":(top)*.dvc")
+        blobs = {fields[3] for line in log.splitlines() if len(fields := line.split()) > 3} - {"0" * 40, "0" * 64}
+        return [git(root, "cat-file", "--batch", given="".join(f"{blob}\n" for blob in sorted(blobs)))] if blobs else []
+    except GitError as error:
+        raise UnknownUse(f"what Git's commits use is not known: {error}") from error
 
 
 def with_files(root: Path, hashes: Iterable[str]) -> set[str]:
@@ -82,14 +86,3 @@ def disk_bytes(path: Path) -> int:
     """What the disk gets back when this name goes; nothing while the file has another one."""
     status = path.lstat()
     return 0 if path.is_dir() or status.st_nlink > 1 else status.st_blocks * 512
-
-
-def _git(root: Path, *arguments: str, stdin: bytes | None = None) -> bytes:
-    """What Git prints; nothing outside a repository."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    if subprocess.run(["git", "rev-parse", "--git-dir"], cwd=root, env=env, capture_output=True, check=False).returncode != 0:
-        return b""
-    result = subprocess.run(["git", *arguments], cwd=root, env=env, input=stdin, capture_output=True, check=False)
-    if result.returncode != 0:
-        raise UnknownUse(f"what Git's commits use is not known: git {arguments[0]} failed ({' '.join(result.stderr.decode(errors='replace').split())})")
-    return result.stdout

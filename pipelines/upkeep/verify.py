@@ -1,23 +1,30 @@
 """Every byte that is kept, read again: work folders, DVC's cache, outputs, records. What is damaged is named with what mends it."""
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST, file_sha256
 from grpo_core.work_folder import damages, reading
 from pipelines.lock import LockError, file_md5, listing_md5, read_lock
 from pipelines.processes import living_processes
-from pipelines.records.dvc_cache import cached_listing, object_path
-from pipelines.records.files import NAMES, outs_key, seal
+from pipelines.records.dvc_cache import cache_folder, cached_listing, object_path
+from pipelines.records.dvc_files import seen_files
+from pipelines.records.files import NAMES, outs_key, record_path, seal
 from pipelines.records.stage_files import stage_files
 from pipelines.reproduction.inputs import tracked_files
+from pipelines.upkeep.work_folders import work_folders
 
 PROVENANCE = Path(".work") / "provenance"
-TRAINED = ("sft_checkpoint", "grpo_checkpoint")
-"""Nouns that have work folders."""
-RESUMED = "a training that is resumed or extended passes over it, goes on from the newest checkpoint that is whole and redoes the rest"
+OBJECT = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}(\.dir)?")
+"""How DVC names an object within its cache; anything else there is on its way in."""
+RESUMED = (
+    "a training that is resumed or extended passes over it, goes on from the newest checkpoint that is whole and redoes the rest; "
+    "of a finished one `dvc repro --force --single-item` makes all of it again, and `grpo prune --work all` forgets it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +81,13 @@ class Reader:
             self._md5s[identity] = file_md5(path)
         return self._md5s[identity]
 
-    def listing(self, folder: Path) -> dict[str, str]:
-        """Path within the folder → md5 of every file in it."""
-        return {file.relative_to(folder).as_posix(): self.md5(file) for file in files_in(folder)}
+    def listing(self, folder: Path, expected: str) -> dict[str, str]:
+        """Path within the folder → md5 of every file in it; of those alone that DVC sees, unless all together have the `expected` hash."""
+        found = {file.relative_to(folder).as_posix(): self.md5(file) for file in files_in(folder)}
+        if listing_md5(found) == expected:  # no need to wait for DVC
+            return found
+        seen = {file.relative_to(folder).as_posix() for file in seen_files(self.root, folder)}
+        return {name: md5 for name, md5 in found.items() if name in seen}
 
     def object(self, md5: str) -> bool | None:
         """Whether DVC's cache holds what the hash names, byte for byte; None when it holds nothing there."""
@@ -101,11 +112,13 @@ def verify(root: Path, progress: Callable[[int], None] = lambda num_bytes: None)
     """Read everything that is kept in the checkout; `progress` hears of every file's bytes. Nothing is written."""
     report = Report()
     reader = Reader(root, report, progress)
-    for folder in work_folders(root):
+    for folder, _, _ in work_folders(root):
         check_work_folder(folder, reader, report)
     recorded = check_records(root, reader, report)
+    note_missing_records(root, report)
     outputs = kept_outputs(root)
-    check_objects({**recorded, **{output.md5: output for output in outputs}}, reader, report)
+    now = {output.md5: output for output in outputs}
+    check_objects({**now, **recorded, **now}, reader, report)  # a file of several folders is told as one of now
     held = being_written(root)
     for output in outputs:
         if held & {output.path, *map(str, Path(output.path).parents)}:
@@ -117,9 +130,9 @@ def verify(root: Path, progress: Callable[[int], None] = lambda num_bytes: None)
 
 def num_bytes(root: Path) -> int:
     """About how many bytes `verify` will read."""
-    places = [*work_folders(root), *(root / output.path for output in kept_outputs(root)), root / PROVENANCE]
+    places = [*(folder for folder, _, _ in work_folders(root)), *(root / output.path for output in kept_outputs(root)), root / PROVENANCE]
     seen: dict[tuple[int, int], int] = {}
-    for path in [file for place in places for file in files_in(place)] + [object_path(root, output.md5) for output in kept_outputs(root)]:
+    for path in [file for place in places for file in files_in(place)] + [object_path(root, md5) for md5 in all_objects(root)]:
         if path.is_file():
             status = path.stat()
             seen[status.st_dev, status.st_ino] = status.st_size
@@ -134,11 +147,6 @@ def files_in(place: Path) -> list[Path]:
 # ------------------------------------------------------------------------------------------------------------- work folders
 
 
-def work_folders(root: Path) -> list[Path]:
-    """The work folders of all trainings, finished or not."""
-    return sorted(folder.parent for noun in TRAINED for folder in (root / ".work" / noun).glob("**/checkpoints") if folder.is_dir())
-
-
 def check_work_folder(folder: Path, reader: Reader, report: Report) -> None:
     """Checkpoints, shards and logs against the hashes in the checkpoints' manifests."""
     try:
@@ -149,7 +157,10 @@ def check_work_folder(folder: Path, reader: Reader, report: Report) -> None:
     except ValueError as error:  # somebody is at work in it
         report.notes.append(f"{folder.relative_to(reader.root)} was not looked at: {error}")
         return
-    report.damages += [Damage(problem.replace(f"{reader.root}/", ""), RESUMED) for problem in found]
+    told: dict[str, Damage] = {}
+    for problem in found:  # several checkpoints may vouch for one file
+        told.setdefault(problem.partition(" was ")[0], Damage(problem.replace(f"{reader.root}/", ""), RESUMED))
+    report.damages += told.values()
 
 
 # ------------------------------------------------------------------------------------------------------------------ records
@@ -178,34 +189,57 @@ def check_records(root: Path, reader: Reader, report: Report) -> dict[str, Outpu
     return named
 
 
+def note_missing_records(root: Path, report: Report) -> None:
+    """A note for every stage whose outputs in dvc.lock no record tells of: they may have come with a `dvc pull`."""
+    for target, entry in read_lock(root).items():
+        noun, _, experiment = target.partition("@")
+        if not record_path(Paths(root, experiment or "default"), noun, entry.outs).is_file():
+            report.notes.append(f"{target} has no record here of how it was made; the run's MLflow artifacts may hold a copy")
+
+
 # --------------------------------------------------------------------------------------------------------------- DVC's cache
 
 
+def all_objects(root: Path) -> list[str]:
+    """The hashes that the objects in DVC's cache have by their names, in order."""
+    files = cache_folder(root) / "files" / "md5"
+    names = (path.relative_to(files).as_posix() for path in files.glob("??/*"))
+    return sorted(name.replace("/", "", 1) for name in names if OBJECT.fullmatch(name))
+
+
 def check_objects(named: Mapping[str, Output], reader: Reader, report: Report) -> None:
-    """Every object of the cache that is named, by its bytes. One that is not there is no damage: it may never have been fetched, or is gone on purpose."""
+    """Every object of the cache by its bytes, whether or not one of the `named` outputs is or holds it."""
+    places = {md5: (output.path, output) for md5, output in named.items()}
     for md5, output in named.items():
-        whole = reader.object(md5)
-        if whole is False:
-            report.damages.append(damaged_object(md5, output.path, output, reader))
-        if not whole or not md5.endswith(".dir"):
-            continue
-        for name, child in (cached_listing(reader.root, md5) or {}).items():
-            found = reader.object(child)
-            if found is False:
-                report.damages.append(damaged_object(child, f"{output.path}/{name}", output, reader))
-            elif found is None and not (reader.root / output.path).is_dir():
-                report.notes.append(f"{output.path}/{name} ({output.maker}) is in neither DVC's cache nor the workspace")
+        if md5.endswith(".dir") and reader.object(md5):
+            for name, child in (cached_listing(reader.root, md5) or {}).items():
+                places.setdefault(child, (f"{output.path}/{name}", output))
+    for md5 in all_objects(reader.root):
+        if reader.object(md5) is False:
+            report.damages.append(damaged_object(md5, *places[md5], reader) if md5 in places else nameless_object(md5, reader))
 
 
 def damaged_object(md5: str, path: str, output: Output, reader: Reader) -> Damage:
     """An object whose bytes are not those that its name promises; a good copy in the workspace mends it at once."""
-    place = object_path(reader.root, md5)
-    shown = place.relative_to(reader.root) if place.is_relative_to(reader.root) else place
-    problem = f"{shown} in DVC's cache is damaged: its bytes have md5 {reader.md5(place)} ({path} of {output.maker})"
+    shown, problem = damage_in_cache(md5, reader)
+    problem = f"{problem} ({path} of {output.maker})"
     copy = reader.root / path
     if copy.is_file() and reader.md5(copy) == md5:
         return Damage(problem, f"the workspace has it whole: `cp --remove-destination {path} {shown}`")
     return Damage(problem, f"delete it, then {output.again}")
+
+
+def nameless_object(md5: str, reader: Reader) -> Damage:
+    """A damaged object that no output or record here names."""
+    remedy = "delete it: no output and no record in this checkout names it, and `dvc fetch --all-commits` brings it from a remote if a commit does"
+    return Damage(damage_in_cache(md5, reader)[1], remedy)
+
+
+def damage_in_cache(md5: str, reader: Reader) -> tuple[str, str]:
+    """Where the object lies, and what is wrong with it."""
+    place = object_path(reader.root, md5)
+    shown = str(place.relative_to(reader.root) if place.is_relative_to(reader.root) else place)
+    return shown, f"{shown} in DVC's cache is damaged: its bytes have md5 {reader.md5(place)}"
 
 
 # ------------------------------------------------------------------------------------------------------------------ outputs
@@ -236,12 +270,16 @@ def declared_metrics(root: Path, target: str) -> tuple[str, ...]:
 
 
 def check_output(output: Output, reader: Reader, report: Report) -> None:
-    """An output in the workspace against its hash, and a checkpoint also against its manifest."""
+    """An output in the workspace against its hash, and a checkpoint also against its manifest; lost when the cache lacks it, too."""
     place = reader.root / output.path
     if not place.exists():
-        report.notes.append(f"{output.path} is not in the workspace: `dvc checkout {output.path}` brings it from the cache, `dvc pull` from a remote")
+        if not output.in_git and cached(output, output.path, reader):
+            report.notes.append(f"{output.path} is not in the workspace: `dvc checkout {output.path}` brings it from the cache")
+        else:
+            problem = "is not in the workspace" if output.in_git else "is lost: neither the workspace nor DVC's cache has it whole"
+            report.damages.append(Damage(f"{output.path} of {output.maker} {problem}", output.again))
         return
-    found = reader.listing(place) if place.is_dir() else {}
+    found = reader.listing(place, output.md5) if place.is_dir() else {}
     if (listing_md5(found) if place.is_dir() else reader.md5(place)) != output.md5:
         altered = [f"{output.path}/{name}" for name in altered_files(place, found, output, reader)] or [output.path]
         report.damages += [Damage(f"{path} is not what {output.maker} wrote down: altered, missing or extra", remedy(path, output, reader)) for path in altered]

@@ -93,6 +93,16 @@ def test_the_work_folder_is_named_by_what_fine_tuning_reads(tmp_path: Path) -> N
     assert len({folder, *others, sft_checkpoint.work_folder(paths, config)}) == 5
 
 
+def test_other_arithmetic_has_a_work_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths, config = fresh(tmp_path), lifecycle_config()
+    folders = {sft_checkpoint.work_folder(paths, config)}
+    monkeypatch.setattr("grpo_core.models.version", lambda name: "9.9")
+    folders.add(sft_checkpoint.work_folder(paths, config))
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024")
+    folders.add(sft_checkpoint.work_folder(paths, config))
+    assert len(folders) == 3
+
+
 def test_a_starting_model_in_a_folder_is_pinned_by_its_content(lifecycle: Paths, tmp_path: Path) -> None:
     paths, config = fresh(tmp_path), lifecycle_config()
     given = shutil.copytree(lifecycle.sft_checkpoint, tmp_path / "given")

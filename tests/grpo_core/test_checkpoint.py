@@ -1,3 +1,4 @@
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -6,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from grpo_core.checkpoint import BrokenFolder, WriteError, append_bytes, file_sha256, folder_digest, read_manifest, write_file, write_folder
+from grpo_core.checkpoint import BrokenFolder, WriteError, append_bytes, file_sha256, folder_digest, is_full_disk, read_manifest, write_file, write_folder
 
 
 def put(text: str, name: str = "") -> Callable[[Path], None]:
@@ -81,6 +82,25 @@ def test_a_full_disk_is_one_kind_of_error_in_whatever_words_it_comes(error: Exce
         write_file(folder.parent / "table", fail)
     assert folder_digest(folder) == before
     assert [path.name for path in folder.parent.iterdir()] == ["made"], "what was half written is gone"
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True), (OSError(errno.EDQUOT, "Quota exceeded"), True), (OSError(errno.EFBIG, "Too large"), True),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), True), (RuntimeError("[enforce fail at inline_container.cc:664]"), True),
+        (OSError(errno.EACCES, "Permission denied"), False), (FileNotFoundError("No such file or directory (os error 2): a.parquet"), False),
+        (RuntimeError("Read-only file system (os error 30)"), False),
+    ],
+)  # fmt: skip
+def test_a_full_disk_is_told_from_other_failures(error: Exception, full: bool, tmp_path: Path) -> None:
+    def fail(partial: Path) -> None:
+        raise error
+
+    assert is_full_disk(error) == full
+    with pytest.raises(WriteError) as raised:
+        write_folder(tmp_path / "made", lambda partial: write_file(partial / "file", fail), {})
+    assert is_full_disk(raised.value) == full
 
 
 def test_an_error_of_our_own_stays_what_it_is_and_leaves_nothing_half_written(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -12,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from grpo_core.checkpoint import file_sha256, folder_digest, read_manifest
 from grpo_core.config import GrpoConfig, HeldoutEvalConfig, ModelConfig, RolloutConfig, RunConfig
 from grpo_core.loop import Files, StepReport, run_key, train
-from grpo_core.models import policy_digest
+from grpo_core.models import NUMERICAL, policy_digest
 from grpo_core.rewards import RewardError
 from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
 
@@ -225,3 +226,28 @@ def test_the_run_key_names_configuration_inputs_and_code(given: Path, tmp_path: 
     assert run_key(files, replace(config, sft=replace(config.sft, steps=9))) == key, "training reads the checkpoint, not how it was made"
     prompts_table(train=11).write_parquet(tmp_path / "prompts.parquet")
     assert run_key(replace(files, prompts=tmp_path / "prompts.parquet"), config) != key
+
+
+@pytest.mark.parametrize("library", NUMERICAL)
+def test_another_version_of_a_numerical_library_gives_another_key(library: str, given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, config = outputs(tmp_path, given), tiny_config()
+    key = run_key(files, config)
+    monkeypatch.setattr("grpo_core.models.version", lambda name: "9.9" if name == library else version(name))
+    assert run_key(files, config) != key
+
+
+def test_another_kind_of_processor_gives_another_key(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, config = outputs(tmp_path, given), tiny_config()
+    key = run_key(files, config)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024")
+    assert run_key(files, config) != key
+
+
+def test_the_code_of_the_select_metric_names_the_run(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = tmp_path / "a_select_metric.py"
+    metric.write_text("def mine(completions, **columns):\n    return [0.0] * len(completions)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    files, config = outputs(tmp_path, given), tiny_config(select_metric="a_select_metric:mine")
+    key = run_key(files, config)
+    metric.write_text(metric.read_text().replace("0.0", "1.0"))
+    assert run_key(files, config) != key

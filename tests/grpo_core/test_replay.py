@@ -2,19 +2,22 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from grpo_core.checkpoint import unchecked_manifest
 from grpo_core.config import RunConfig
+from grpo_core.ledger import reward_rows
 from grpo_core.loop import Files, train
 from grpo_core.replay import Recorded, Replayed, ReplayError, oldest_step, replay
-from grpo_core.tables import write_table
+from grpo_core.tables import KEYS, ROLLOUT_SCHEMA, write_table
 from grpo_core.work_folder import WorkFolder
 from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
 
@@ -196,18 +199,24 @@ def test_a_changed_prompt_is_found(own: Files) -> None:
     for path in (own.rollouts, own.rewards):
         tamper(path, "prompt_id", pl.lit(other), group)
     fifth = again(own)[0]
-    assert any("in this order the seed gives" in fault for fault in fifth.faults)
+    for number, table in ((0, "rollouts"), (2, "rewards")):
+        assert fifth.faults[number].startswith(f"{table} has no row of step 5, group 2, prompt ")
+        assert fifth.faults[number + 1] == f"{table} has a row that the seed does not give: step 5, group 2, prompt {other}, completion 0"
     assert any(f"prompt_token_ids of prompt {other} are not those of its text" in fault for fault in fifth.faults)
 
 
 def test_a_missing_completion_and_a_missing_reward_are_found(own: Files) -> None:
     rewards = pl.read_parquet(own.rewards)
     write_table(own.rewards, rewards.filter(~ROW))
-    assert "rewards has 15 rows of this step" in again(own)[0].faults[0]
+    place = f"step 5, group 2, prompt {rewards.filter(ROW)['prompt_id'][0]}, completion 1"
+    assert again(own)[0].faults == (f"rewards has no row of {place}",)
+    write_table(own.rewards, pl.concat([rewards, rewards.filter(ROW)]))
+    assert again(own)[0].faults == (f"rewards has twice {place}",)
     write_table(own.rewards, rewards)
     write_table(own.rollouts, pl.read_parquet(own.rollouts).filter(~ROW))
     (fifth,) = again(own)
-    assert "15 rows of 4 groups are not the whole groups of one step" in fifth.faults[0]
+    assert fifth.faults[0] == f"rollouts has no row of {place}"
+    assert "15 rows of 4 groups are not the whole groups of one step" in fifth.faults[1]
     assert fifth.replayed == {}
 
 
@@ -223,11 +232,117 @@ def test_a_changed_metric_is_found_and_named(own: Files) -> None:
 
 
 def test_rows_of_other_weights_are_found(own: Files) -> None:
-    tamper(own.rollouts, "policy_digest", pl.lit("0123456789abcdef"), pl.col("step") == 5)
-    fifth = again(own)[0]
-    assert fifth.faults == ("the weights are not those that drew it (0123456789abcdef)",)
+    rows = own.rollouts.read_bytes()
+    place = tamper(own.rollouts, "policy_digest", pl.lit("0123456789abcdef"), pl.col("step") == 5)
+    fifth, sixth = again(own)
+    (fault,) = fifth.faults
+    assert fault.startswith(f"policy_digest of {place}: recorded 0123456789abcdef, worked out again ")
+    assert sixth.identical
+    own.rollouts.write_bytes(rows)
     tamper(own.rollouts, "policy_digest", pl.lit("0123456789abcdef"), pl.col("step") == 6)
-    assert again(own, 5, 5)[0].same_policy is False
+    fifth, sixth = again(own)
+    assert fifth.same_policy is False
+    assert sixth.faults[0].startswith("policy_digest: recorded 0123456789abcdef, but the weights after the step follow from ")
+
+
+LAST = (pl.col("step") == 6) & (pl.col("group") == 3) & (pl.col("completion_index") == 3)
+REWARD_SCHEMA = reward_rows(
+    pl.DataFrame([[None] * len(ROLLOUT_SCHEMA)], schema=ROLLOUT_SCHEMA, orient="row"), {REWARD: [1.0]}, [1.0], [1.0], [1.0], [1.0], ""
+).schema
+
+
+def other_value(column: str, kind: Any) -> pl.Expr:
+    """Another value of the same type for a cell."""
+    if isinstance(kind, pl.List):
+        return pl.concat_list(pl.col(column).list.slice(0, pl.col(column).list.len() - 1), (pl.col(column).list.last() - 1).cast(kind.inner))
+    if column == "finish_reason":
+        return pl.when(pl.col(column) == "eos").then(pl.lit("length")).otherwise(pl.lit("eos"))
+    return pl.col(column) + 7 if kind.is_numeric() else pl.lit({"status": "no_opinion"}.get(column, "deadbeef"))
+
+
+@pytest.mark.parametrize("table", ["rollouts", "rewards"])
+def test_the_tables_have_the_columns_that_are_tampered_with(table: str, done: Files) -> None:
+    schema = dict(pl.read_parquet_schema(getattr(done, table)))
+    assert schema == dict(ROLLOUT_SCHEMA if table == "rollouts" else REWARD_SCHEMA)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "kind"),
+    [("rollouts", column, kind) for column, kind in pl.Schema(ROLLOUT_SCHEMA).items()] + [("rewards", column, kind) for column, kind in REWARD_SCHEMA.items()],
+)
+def test_one_changed_cell_of_the_last_row_is_found_and_named(table: str, column: str, kind: Any, own: Files) -> None:
+    path = getattr(own, table)
+    prompt = pl.read_parquet(path).filter(LAST)["prompt_id"][0]
+    place = tamper(path, column, other_value(column, kind), LAST)
+    fifth, sixth = again(own)
+    assert fifth.identical
+    if column in KEYS:
+        assert f"{table} has no row of step 6, group 3, prompt {prompt}, completion 3" in sixth.faults
+    elif column in ("text", "raw_text"):
+        assert sixth.faults[0] == f"token_ids of step 6, {place} do not read as its {column} 'deadbeef'"
+    elif column in ("token_ids", "sampling_logprobs"):
+        assert any(fault.startswith(f"{column} of step 6, {place}") for fault in sixth.faults)
+    else:
+        (fault,) = sixth.faults
+        assert fault.startswith(f"{column} of {place}: recorded ")
+
+
+@pytest.mark.parametrize("column", ["policy_digest", "finish_reason"])
+def test_a_changed_cell_of_the_first_row_is_named_and_not_the_others(column: str, own: Files) -> None:
+    first = (pl.col("step") == 6) & (pl.col("group") == 0) & (pl.col("completion_index") == 0)
+    place = tamper(own.rollouts, column, pl.lit("deadbeef"), first)
+    fifth, sixth = again(own)
+    assert fifth.identical
+    (fault,) = sixth.faults
+    assert fault.startswith(f"{column} of {place}: recorded deadbeef, worked out again ")
+
+
+def test_a_column_that_went_or_came_is_found(own: Files) -> None:
+    rewards = pl.read_parquet(own.rewards)
+    write_table(own.rewards, rewards.drop("status").with_columns(pl.lit(1.0).alias("bonus")))
+    status, bonus = again(own)[0].faults
+    assert status.endswith("recorded None, worked out again ok")
+    assert bonus.endswith("recorded 1.0, worked out again None")
+
+
+def test_other_reward_code_is_said_as_such_and_a_changed_hash_is_not_taken_for_it(own: Files) -> None:
+    now = pl.read_parquet(own.rewards)["reward_code_hash"][0]
+    tamper(own.rewards, "reward_code_hash", pl.lit("0123"), pl.lit(value=True))
+    assert "reward_code_hash of prompt " in again(own)[0].faults[0]
+    known = recorded(own)
+    (fault,) = next(replay(replace(known, manifest={**known.manifest, "reward_code_hash": "0123"}), 5, 6)).faults
+    assert fault == f"scored by other reward code: the run's has hash 0123, today's {now}"
+
+
+@pytest.fixture
+def another_processor() -> Iterator[None]:
+    """Every update ends in weights whose last bits are others, as sums in another order would leave them."""
+
+    def round_otherwise(optimizer: torch.optim.Optimizer, arguments: Any, named: Any) -> None:
+        with torch.no_grad():
+            for weight in optimizer.param_groups[0]["params"]:
+                weight.copy_(torch.nextafter(weight, torch.full_like(weight, torch.inf)))
+
+    hook = register_optimizer_step_post_hook(round_otherwise)
+    yield
+    hook.remove()
+
+
+@pytest.mark.usefixtures("another_processor")
+def test_a_processor_that_rounds_otherwise_agrees_within_rounding_however_many_steps(own: Files) -> None:
+    shutil.rmtree(own.work)
+    steps = again(own, 1, 6)
+    assert [(step.step, step.same_policy, step.faults) for step in steps] == [(number, False, ()) for number in range(1, 7)]
+    assert 0 < max(step.largest for step in steps) < 1e-3
+    assert not any(step.identical for step in steps)
+
+
+@pytest.mark.usefixtures("another_processor")
+def test_a_changed_cell_is_found_on_another_processor_too(own: Files) -> None:
+    place = tamper(own.rollouts, "policy_digest", pl.lit("deadbeef"), LAST)
+    fifth, sixth = again(own)
+    assert fifth.faults == ()
+    assert sixth.faults[0].startswith(f"policy_digest of {place}: recorded deadbeef, worked out again ")
 
 
 @pytest.mark.parametrize("name", ["prompts", "start", "reference"])

@@ -191,8 +191,10 @@ def test_with_every_checkpoint_damaged_the_run_starts_anew(given: Path, expected
     go(files, stop_at=5)
     for folder in (work(files) / "checkpoints").iterdir():
         flip(folder / "optimizer.pt")
+    kept = {folder.name: tree(folder) for folder in (work(files) / "checkpoints").iterdir()}
     assert [report.step for report in go(files)] == list(range(7))
     assert content(files) == expected
+    assert {folder.name: tree(folder) for folder in (work(files) / "damaged").iterdir()} == kept, "a person can still look at them"
 
 
 def test_a_damaged_checkpoint_never_crowds_out_a_good_one(given: Path, expected: dict[str, bytes], tmp_path: Path) -> None:
@@ -321,7 +323,7 @@ def test_a_shorter_run_than_the_one_kept_is_refused_and_loses_nothing(steps: int
     files = outputs(tmp_path, given)
     go(files, stop_at=5)
     before = tree(work(files))
-    said = rf"{work(files)} holds an interrupted run up to step 5, grpo.steps is {steps}: set grpo.steps to 5 or more to go on with it, or delete that folder"
+    said = rf"{work(files)} holds an interrupted run up to step 5, steps is {steps}: set steps to 5 or more to go on with it, or delete that folder"
     for _ in range(2):
         with pytest.raises(ValueError, match=said):
             go(files, steps=steps)

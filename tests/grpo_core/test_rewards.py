@@ -1,3 +1,5 @@
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +201,47 @@ def test_the_code_hash_changes_with_the_code_and_with_the_functions(tmp_path: Pa
     assert code_hash(["my_own_rewards:mine", "exact_answer"]) == code_hash(["exact_answer", "my_own_rewards:mine"]) != before
     path.write_text(path.read_text().replace("0.0", "1.0"))
     assert code_hash(["my_own_rewards:mine"]) != before
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_the_code_hash_sees_every_module_of_the_functions_package(marked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"graders_{'with' if marked else 'without'}_init"
+    package = tmp_path / name
+    (package / "sub").mkdir(parents=True)
+    if marked:
+        (package / "__init__.py").touch()
+        (package / "sub" / "__init__.py").touch()
+    (package / "sub" / "grader.py").write_text(f"from {name}.scale import SCALE\n\ndef mine(completions, **columns):\n    return [SCALE] * len(completions)\n")
+    (package / "scale.py").write_text("SCALE = 1.0\n")
+    (tmp_path / "beside.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [f"{name}.sub.grader:mine"]
+    hashes = [code_hash(names)]
+    (tmp_path / "beside.py").write_text("x = 1")
+    (package / "notes.md").write_text("words")
+    (package / ".ipynb_checkpoints").mkdir()
+    (package / ".ipynb_checkpoints" / "scale-checkpoint.py").write_text("SCALE = 0.0\n")
+    assert code_hash(names) == hashes[0]
+    (package / "scale.py").write_text("SCALE = 2.0\n")
+    hashes.append(code_hash(names))
+    (package / "scale.py").rename(package / "sub" / "scale.py")
+    hashes.append(code_hash(names))
+    assert len(set(hashes)) == 3
+
+
+def test_the_code_hash_is_that_of_the_code_not_of_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "one" / "moving_graders"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("def mine(completions, **columns):\n    return [0.0] * len(completions)\n")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    hashes = []
+    for place in ("one", "two"):
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(tmp_path / place)
+            patch.delitem(sys.modules, "moving_graders", raising=False)
+            hashes.append(code_hash(["moving_graders:mine"]))
+            assert str(tmp_path / place) in str(sys.modules.pop("moving_graders").__file__)
+    assert hashes[0] == hashes[1]
 
 
 @pytest.mark.parametrize(

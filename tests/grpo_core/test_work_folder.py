@@ -1,6 +1,7 @@
 """What a work folder keeps, forgets and finds damaged. Its checkpoints hold a line of text here, no model."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,8 @@ import polars as pl
 import pytest
 
 from grpo_core.checkpoint import WriteError
-from grpo_core.work_folder import WorkFolder, checkpoints, damages, faults, reading, step_of
+from grpo_core.work_folder import NOT_TRAINING, WorkFolder, checkpoints, code_digest, damages, faults, reading, step_of
+from pipelines.code_deps import imported_files
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -180,10 +182,80 @@ def test_readers_may_share_a_folder_and_nobody_shares_it_with_a_trainer(folder: 
 
 
 @pytest.mark.parametrize(("name", "kept"), [("abc", "everything up to step 4 is kept"), ("new", "no step is kept yet")])
-def test_a_failure_to_write_says_what_is_kept(name: str, kept: str, folder: Path) -> None:
+def test_a_full_disk_says_what_is_kept_and_how_to_go_on(name: str, kept: str, folder: Path) -> None:
     said = f"No space left on device; {kept}: free space"
     with WorkFolder.open(folder.parent / name) as work, pytest.raises(WriteError, match=said), work.explaining():
         raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(2, "No such file or directory", "a shard"), PermissionError(13, "Permission denied", "timings.jsonl")])
+def test_another_failure_keeps_its_words_and_gets_no_advice_about_space(error: OSError, folder: Path) -> None:
+    with WorkFolder.open(folder) as work, pytest.raises(type(error)) as raised, work.explaining():
+        raise error
+    assert str(raised.value) == f"{error}; everything up to step 4 is kept"
+
+
+def test_a_missing_shard_is_not_taken_for_a_full_disk(folder: Path) -> None:
+    (folder / "rewards" / "step-000002.parquet").unlink()
+    with WorkFolder.open(folder) as work, pytest.raises(FileNotFoundError, match="step-000002") as raised, work.explaining():
+        work.join("rewards", range(1, 5), folder / "all.parquet")
+    assert "free space" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metrics": {"bytes": None, "sha256": "0"}}, {"metrics": {"bytes": 1e999, "sha256": "0"}}, {"metrics": {"bytes": "x", "sha256": "0"}},
+        {"metrics": {"bytes": -1, "sha256": "0"}}, {"metrics": None}, {"shards": None}, {"shards": []}, {"shards": {"rewards/step-000001.parquet": None}},
+        {"files": {"weights": None}}, {"files": None}, {"step": None},
+    ],
+)  # fmt: skip
+def test_a_manifest_that_makes_no_sense_is_not_whole(change: dict[str, object], folder: Path) -> None:
+    path = folder / "checkpoints" / "step-000004" / "manifest.json"
+    path.write_text(json.dumps({**manifest(folder, 4), **change}))
+    assert damages(folder)
+    assert [bool(faults(folder, checkpoint)) for checkpoint in checkpoints(folder)] == [True, False]
+    path.write_text(json.dumps([change]))
+    assert [bool(faults(folder, checkpoint)) for checkpoint in checkpoints(folder)] == [True, False]
+
+
+def test_only_folders_named_by_a_step_are_checkpoints(folder: Path) -> None:
+    for name in ("step-000010.bak", "step-", "step-last"):
+        (folder / "checkpoints" / name).mkdir()
+    (folder / "checkpoints" / "step-000011").write_text("a file")
+    assert [step_of(path) for path in checkpoints(folder)] == [4, 2]
+    with WorkFolder.open(folder) as work:
+        work.cut_back(manifest(folder, 2))
+    assert (folder / "checkpoints" / "step-000010.bak").is_dir()
+
+
+def test_a_checkpoint_that_is_passed_over_is_moved_aside_once(folder: Path) -> None:
+    for text in ("first", "second"):
+        (folder / "checkpoints" / "step-000004" / "weights").write_text(text)
+        with WorkFolder.open(folder) as work:
+            work.cut_back(manifest(folder, 2))
+            assert [path.name for path in (folder / "damaged").iterdir()] == ["step-000004"]
+            assert (folder / "damaged" / "step-000004" / "weights").read_text() == text
+            for step in (3, 4):
+                keep_step(work, step, keep=None if step % 2 else 2)
+    assert damages(folder) == []
+
+
+def test_what_the_code_digest_leaves_out_is_not_imported_by_training() -> None:
+    imported = {path for paths in imported_files(["sft_checkpoint", "grpo_checkpoint"]).values() for path in paths}
+    assert "grpo_core/loop.py" in imported
+    assert not imported & {f"grpo_core/{name}" for name in NOT_TRAINING}
+    assert all((ROOT / "grpo_core" / name).is_file() for name in NOT_TRAINING)
+
+
+@pytest.mark.parametrize(("name", "changes"), [("plan.py", False), ("replay.py", False), ("loss.py", True), ("a_new_one.py", True)])
+def test_the_code_digest_changes_with_the_code_that_trains(name: str, changes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = shutil.copytree(ROOT / "grpo_core", tmp_path / "grpo_core", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr("grpo_core.work_folder.__file__", str(copy / "work_folder.py"))
+    before = code_digest()
+    with (copy / name).open("a") as stream:
+        stream.write("# edited\n")
+    assert (code_digest() != before) == changes
 
 
 def test_looking_for_damage_needs_no_torch() -> None:

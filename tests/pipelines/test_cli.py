@@ -19,7 +19,7 @@ from assets.paths import Paths
 from grpo_core.config import PromptsConfig, RunConfig
 from grpo_core.prompts import wrapped
 from pipelines.cli import main
-from pipelines.commands.common import visible
+from pipelines.console import visible
 from pipelines.summary import evidence, next_steps, places
 from pipelines.ui import Server, ServerError, log_path, running, servers, wait_for_end
 from tests.pipelines.checkouts import ROOT

@@ -19,9 +19,9 @@ from assets.paths import Paths
 from grpo_core.config import ModelConfig, RunConfig, parse_sections, section_values
 from grpo_core.determinism import OVERRULING, SHOWN
 from pipelines import machine
-from pipelines.commands.doctor import git_text, same_experiments, unwritable
+from pipelines.commands.doctor import git_text, same_experiments
 from pipelines.machine import Memory
-from pipelines.outlook import duration, last_run, outlook, shown, size_text, split_sizes
+from pipelines.outlook import duration, last_run, outlook, shown, size_text, split_sizes, unwritable
 from tests.pipelines.checkouts import ROOT
 
 CODE = "import sys; from pipelines.commands.doctor import doctor; doctor(standalone_mode=False); sys.exit(3 if 'torch' in sys.modules else 0)"

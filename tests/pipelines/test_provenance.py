@@ -189,6 +189,31 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         read_records(Paths(tmp_path), "prompts")
 
 
+def test_an_altered_record_is_refused_with_what_mends_it(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    write_record(paths, {**UNKNOWN, "noun": "prompts", "libraries": {"torch": "2.13.0"}, "outs": {"a": "1"}})
+    assert read_record(paths, "prompts", {"a": "1"}) is not None
+    path = record_path(paths, "prompts", {"a": "1"})
+    whole = path.read_text(encoding="utf-8")
+    for altered in (whole.replace("2.13.0", "2.12.0"), "{}", "[]"):
+        path.write_text(altered, encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"^{path} was altered, its sha256 is not that of its fields: delete it; the next forced run"):
+            read_record(paths, "prompts", {"a": "1"})
+        with pytest.raises(ValueError, match=f"^{path} was altered"):
+            read_records(paths, "prompts")
+
+
+@pytest.mark.filterwarnings(THIRD_PARTY_WARNINGS[0])
+def test_an_altered_record_does_not_cost_a_page(made: Path) -> None:
+    entry = read_lock(made)["prompts"]
+    path = record_path(Paths(made), "prompts", entry.outs)
+    whole = path.read_bytes()
+    path.write_text("{}", encoding="utf-8")
+    shown = page(made, load_graph(made).target("prompts", None), "prompts", entry)
+    path.write_bytes(whole)
+    assert str(shown["git/commit"].value).startswith(f"not known: {path} was altered")
+
+
 FACTS = """
 import json
 from pathlib import Path

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from dvc.repo import Repo
 
 from assets.paths import Paths
+from grpo_core.work_folder import WorkFolder
 from pipelines.commands.prune import describe, prune
 from pipelines.lock import read_lock
 from pipelines.records.files import read_records
@@ -20,7 +21,7 @@ from pipelines.records.named_runs import NamesUnknown
 from pipelines.records.runs import find_run
 from pipelines.tracking import EXPERIMENT_TAG, RUN_KEY_TAG, mlflow_client
 from pipelines.upkeep.prune import PruneError, carry_out, make_plan, trash
-from pipelines.upkeep.unused_objects import disk_bytes
+from pipelines.upkeep.unused_objects import UnknownUse, committed_texts, disk_bytes
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, git, make_project
 
 pytestmark = pytest.mark.filterwarnings(*THIRD_PARTY_WARNINGS)
@@ -60,13 +61,17 @@ def run_keys(root: Path) -> tuple[str, str]:
 def work_folder(root: Path, name: str, *steps: int, finished: bool = False, experiment: str = "default") -> Path:
     """A work folder with checkpoints of some bytes at these steps."""
     folder = root / ".work" / "grpo_checkpoint" / experiment / name
-    for step in steps:
-        (folder / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
-        (folder / "checkpoints" / f"step-{step:06d}" / "optimizer.pt").write_bytes(b"x" * 5000)
-    (folder / "lock").touch()
+    with WorkFolder.open(folder) as work:
+        for step in steps:
+            work.append(step, {"loss": 0.5})
+            work.save(step, lambda place: write_bytes(place / "optimizer.pt"), keep=len(steps))
     if finished:
         (folder / "finished").write_text(json.dumps({"md5": "0123.dir", "step": steps[-1]}), encoding="utf-8")
     return folder
+
+
+def write_bytes(path: Path) -> None:
+    path.write_bytes(b"x" * 5000)
 
 
 def cached(root: Path) -> set[str]:
@@ -124,6 +129,34 @@ def test_what_any_commit_uses_is_kept(root: Path, ref: str) -> None:
     assert make_plan(root).objects == {}
     git(root, "update-ref", "-d", ref)
     assert set(make_plan(root).objects) == before - named_in(root)
+
+
+@pytest.mark.parametrize("ref", ["refs/stash", "refs/exps/stash"])
+def test_what_an_older_stash_uses_is_kept(root: Path, ref: str) -> None:
+    keep_in_git(root, ref, "--create-reflog")
+    head = git(root, "rev-parse", "HEAD").strip()
+    git(root, "update-ref", "-m", "a newer stash", ref, git(root, "commit-tree", f"{head}^{{tree}}", "-m", "newer").strip())
+    assert make_plan(root).objects == {}
+    git(root, "reflog", "delete", "--rewrite", f"{ref}@{{1}}")
+    assert make_plan(root).objects
+
+
+def test_what_two_stashes_of_a_person_use_is_kept(root: Path) -> None:
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "now")
+    before = make_plan(root).objects
+    for number in range(2):
+        name = FIRST_LOCK if number == 0 else "params.yaml"
+        text = (root / name).read_text(encoding="utf-8")
+        (root / ("dvc.lock" if number == 0 else name)).write_text(text + "\n# changed\n", encoding="utf-8")
+        git(root, "stash", "--quiet")
+    assert before and make_plan(root).objects == {}
+
+
+def test_nothing_of_the_cache_is_freed_when_git_cannot_tell(root: Path) -> None:
+    (root / ".git" / "HEAD").write_text("damaged", encoding="utf-8")
+    with pytest.raises(UnknownUse, match="what Git's commits use is not known"):
+        committed_texts(root)
 
 
 def test_what_commits_use_is_kept_on_a_branch_that_has_none_yet(root: Path) -> None:
@@ -199,9 +232,10 @@ def test_work_folders_of_other_runs_go_and_current_ones_lose_old_checkpoints(roo
     old, interrupted = work_folder(root, first, 70, 80, finished=True), work_folder(root, "0123456789abcdef", 10, experiment="gone")
     kept = work_folder(root, current, 60, 70, 80, finished=True)
     plan = make_plan(root)
-    assert [item.folder for item in plan.superseded] == [old, interrupted]
+    assert [item.folder for item in plan.superseded] == [old]
+    assert [item.folder for item in plan.interrupted] == [interrupted]
     assert plan.superseded[0].label.startswith(f"default ({first[:8]}), finished at step 80, 20")
-    assert plan.superseded[1].label.startswith("gone (01234567), interrupted at step 10, 20")
+    assert plan.interrupted[0].label.startswith("gone (01234567), interrupted at step 10, 20")
     assert [item.folder.name for item in plan.needed] == ["step-000070", "step-000060"]
     carry_out(root, plan)
     assert not old.exists() and not interrupted.exists()
@@ -219,6 +253,14 @@ def test_more_checkpoints_or_none_of_the_work_can_be_kept(root: Path) -> None:
     assert not kept.exists() and status(root) == "Data and pipelines are up to date."
 
 
+@pytest.mark.parametrize(("damaged", "keep", "gone"), [([20], 1, [20, 10]), ([30], 1, [10]), ([10, 20], 1, [20, 10]), ([30], 2, []), ([10, 20, 30], 1, [])])
+def test_only_whole_checkpoints_count_as_kept(root: Path, damaged: list[int], keep: int, gone: list[int]) -> None:
+    folder = work_folder(root, run_keys(root)[1], 10, 20, 30, finished=True)
+    for step in damaged:
+        (folder / "checkpoints" / f"step-{step:06d}" / "optimizer.pt").write_bytes(b"y" + b"x" * 4999)
+    assert [item.folder.name for item in make_plan(root, keep_checkpoints=keep).needed] == [f"step-{step:06d}" for step in gone]
+
+
 def test_an_interrupted_run_is_kept_when_the_next_one_goes_on_in_it(root: Path) -> None:
     from assets import grpo_checkpoint
     from pipelines.params import experiments
@@ -230,7 +272,10 @@ def test_an_interrupted_run_is_kept_when_the_next_one_goes_on_in_it(root: Path) 
     key = grpo_checkpoint.work_folder(Paths(root), experiments(root)["default"]).name
     work_folder(root, key, 20)
     plan = make_plan(root)
-    assert [item.folder for item in plan.superseded] == [other]
+    assert [item.folder for item in plan.interrupted] == [other] and plan.superseded == []
+    lines = describe(plan)
+    assert lines[0].startswith("work folders of interrupted runs whose code or settings have changed: ")
+    assert "interrupted at step 10" in lines[1] and "Nothing goes on from the steps they got to unless code and settings are put back" in lines[2]
     assert len(plan.kept) == 1 and plan.kept[0].startswith(f"default ({key[:8]}), interrupted at step 20")
     assert plan.kept[0].endswith("the next run goes on in it")
     assert {item.folder.name for item in make_plan(root, whole_work=True).needed} == {key}
@@ -241,7 +286,7 @@ def test_work_is_kept_while_it_is_not_known_which_run_the_policy_came_from(root:
     shutil.rmtree(root / "data" / "grpo_checkpoint")
     shutil.rmtree(root / ".work" / "provenance")
     plan = make_plan(root)
-    assert plan.superseded == []
+    assert plan.superseded == plan.interrupted == []
     assert "which run the experiment's policy came from is not known" in plan.kept[0]
 
 
@@ -360,11 +405,11 @@ def test_a_file_with_another_name_frees_nothing(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------------------------- helpers
 
 
-def keep_in_git(root: Path, ref: str) -> None:
+def keep_in_git(root: Path, ref: str, *options: str) -> None:
     """Let a reference name a commit that holds the dvc.lock of the first run."""
     blob = subprocess.run(["git", "hash-object", "-w", FIRST_LOCK], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     tree = subprocess.run(["git", "mktree"], cwd=root, input=f"100644 blob {blob}\tdvc.lock\n", capture_output=True, text=True, check=True).stdout.strip()
-    git(root, "update-ref", ref, git(root, "commit-tree", tree, "-m", "first run").strip())
+    git(root, "update-ref", *options, ref, git(root, "commit-tree", tree, "-m", "first run").strip())
 
 
 def name_in_mlflow(root: Path, run_key: str, *, with_records: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import yaml  # type: ignore[import-untyped]
 from rich.console import Console
 
 from assets.paths import Paths
@@ -17,7 +18,7 @@ from grpo_core.tables import write_table
 from pipelines.lock import file_md5
 from pipelines.records.files import UNKNOWN
 from pipelines.records.runs import Run, RunError
-from pipelines.reproduction.replay import changed_rewards, replay_run, table, verdict
+from pipelines.reproduction.replay import replay_run, table, verdict
 from tests.assets.lifecycle import make_lifecycle
 
 
@@ -135,11 +136,25 @@ def test_a_difference_by_rounding_is_called_one() -> None:
     assert "2.0e-07 (loss)" in printed(table([step(4, 2e-7)]))
 
 
-def test_other_reward_code_than_the_run_s_is_said(paths: Paths) -> None:
-    assert changed_rewards(run_of(paths)) is None
-    manifest = paths.grpo_checkpoint / "manifest.json"
-    values = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**values, "reward_code_hash": "0123"}))
-    said = changed_rewards(run_of(paths))
-    assert said is not None
-    assert said.startswith("the code of the reward functions is not that of the run (hash 0123, now ")
+def test_a_file_that_is_not_the_recorded_one_is_not_replayed(paths: Paths) -> None:
+    run = run_of(paths)
+    entry = {"cmd": "x", "outs": [{"path": path, "md5": md5, "size": 1} for path, md5 in run.records["grpo_checkpoint"]["outs"].items()]}
+    (paths.root / "dvc.lock").write_text(yaml.safe_dump({"stages": {"grpo_checkpoint@default": entry}}), encoding="utf-8")
+    assert verdict(replayed(run, 4, 4)) == (True, "1 step replayed: identical")
+    for path in (paths.rewards, paths.sft_checkpoint / "config.json"):
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        name = path.relative_to(paths.root)
+        with pytest.raises(RunError, match=rf"^{name} of default \(\w+\) was altered \(its md5 is not \w+\): delete it, then `dvc pull` brings it"):
+            replayed(run, 4, 4)
+        path.write_bytes(before)
+
+
+def test_a_damaged_object_of_the_cache_is_not_replayed(paths: Paths) -> None:
+    run = run_of(paths)
+    target = cache(paths.root, file_md5(paths.rewards))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(paths.rewards.read_bytes()[:-1])
+    paths.rewards.unlink()
+    with pytest.raises(RunError, match=rf"was altered in DVC's cache: delete {target}, then fetch it"):
+        replayed(run, 4, 4)

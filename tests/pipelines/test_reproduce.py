@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from grpo_core.config import ModelConfig
+from grpo_core.models import source_of
 from pipelines.environment import environment
 from pipelines.params import ROOT
 from pipelines.processes import processes_with
@@ -22,8 +24,11 @@ from pipelines.reproduction.inputs import InputError, dependency_md5
 from pipelines.reproduction.reproduce import (
     NOUNS,
     ReproduceError,
+    ask_worktree,
     bring_inputs,
-    link_unrecorded,
+    check_model,
+    has_hash,
+    link_outside,
     make_again,
     other_snapshots,
     recorded_stages,
@@ -300,15 +305,65 @@ def test_an_input_that_nobody_keeps_must_be_what_it_was(toy: Path) -> None:
     assert "  data/raw/notes.txt: md5 " in str(error.value)
 
 
-def test_a_model_folder_outside_of_data_is_lent_and_said(toy: Path) -> None:
+def test_a_model_folder_outside_of_data_is_lent(toy: Path) -> None:
     (toy / "models/tiny").mkdir(parents=True)
     (toy / "models/tiny/weights").write_text("small", encoding="utf-8")
-    said: list[str] = []
     with lent(find_run(toy, "default")) as place:
-        link_unrecorded(["models/tiny", "", "somebody/on-the-hub", "params.yaml"], place, said.append)
+        link_outside(["models/tiny", "", "somebody/on-the-hub", "params.yaml"], place)
         assert (place.project / "models/tiny/weights").read_text() == "small"
-    assert said == ["note: models/tiny is read from this checkout; nothing recorded its bytes"]
+        assert not (place.project / "somebody").exists()
     assert (toy / "models/tiny/weights").is_file()
+
+
+def test_another_model_than_fine_tuning_started_from_is_refused_by_its_hash(toy: Path) -> None:
+    model = toy / "models/tiny"
+    model.mkdir(parents=True)
+    (model / "weights").write_text("small", encoding="utf-8")
+    edit(toy, "params.yaml", 'model:\n  path: ""', "model:\n  path: models/tiny")
+    manifest = f'"sft_checkpoint/manifest.json", json.dumps({{"parents": {{"model": "{source(model)}"}}}})'
+    edit(toy, "toy_stage.py", 'write("sft_checkpoint/weights"', f'write({manifest})\n    write("sft_checkpoint/weights"')
+    dvc(toy, "repro", "--quiet", "grpo_checkpoint@default")
+    run = find_run(toy, "default")
+    said: list[str] = []
+    with lent(run) as place:
+        here = ask_worktree(run, place)
+    assert check_model(run, here["model"], here["source"], said.append)
+    assert said == [f"input models/tiny: {source(model)} as recorded"]
+    damage(model / "weights")
+    with pytest.raises(InputError, match=f"model models/tiny is not what the run was made from: recorded is {run_source(run)}, now it is {source(model)}"):
+        reproduced(run)
+
+
+def source(model: Path) -> str:
+    return source_of(ModelConfig(path=str(model)))
+
+
+def run_source(run: Run) -> str:
+    return str(run.json("data/sft_checkpoint/manifest.json")["parents"]["model"])
+
+
+def test_a_model_of_which_nothing_is_recorded_is_not_called_the_same(toy: Path) -> None:
+    said: list[str] = []
+    assert not check_model(find_run(toy, "default"), "models/tiny", "0" * 64, said.append)
+    assert said == []
+
+
+def test_a_prompt_file_outside_of_data_could_explain_what_differs(toy: Path) -> None:
+    (toy / "models").mkdir()
+    (toy / "models/mine.jsonl").write_text('{"prompt": "1+1="}\n', encoding="utf-8")
+    edit(toy, "params.yaml", 'prompts:\n  path: ""', "prompts:\n  path: models/mine.jsonl")
+    edit(toy, "toy_stage.py", '"run_config/prompts.json") + raw', '"run_config/prompts.json") + raw + (root / "models/mine.jsonl").read_text()')
+    dvc(toy, "repro", "--quiet", "grpo_checkpoint@default")
+    run = find_run(toy, "default")
+    (toy / "models/mine.jsonl").write_text('{"prompt": "2+2="}\n', encoding="utf-8")
+    found, said = reproduced(run)
+    assert found.verdict().startswith("differs: prompts ")
+    assert "note: nothing recorded the bytes of models/mine.jsonl: it is read as it is now" in said
+    assert "models/mine.jsonl could have changed since (nothing recorded its bytes), or the computation itself is not deterministic" in said
+    assert "nothing differs in its inputs (data, code" not in said
+    with lent(run) as place:
+        known = [path for path in ("data/raw/own.jsonl", "models/mine.jsonl", "data/../models/mine.jsonl") if has_hash(path, run, NOUNS[:5], place)]
+    assert known == ["data/raw/own.jsonl"]
 
 
 # ------------------------------------------------------------------------------------------------------------------ code

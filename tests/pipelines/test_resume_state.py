@@ -14,6 +14,7 @@ from assets.page import Progress
 from assets.paths import Paths
 from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
+from grpo_core.work_folder import WorkFolder, checkpoints, step_of
 from pipelines.lock import folder_md5, read_lock
 from pipelines.params import ROOT
 from pipelines.records.dvc_cache import object_path
@@ -150,6 +151,54 @@ def test_an_extension_that_was_interrupted_goes_on_from_there(paths: Paths) -> N
     assert train(paths, steps(7)) == [7]
 
 
+@pytest.mark.parametrize(("stop_after", "kept"), [(0, 4), (2, 6)])
+def test_a_forced_training_starts_over_also_after_an_abandoned_extension(paths: Paths, stop_after: int, kept: int) -> None:
+    train(paths)
+    lock(paths)
+    expected, whole = outputs(paths), read_marker(work_of(paths))
+    abandon(paths, stop_after)
+    assert step_of(checkpoints(work_of(paths))[0]) == kept
+    assert read_marker(work_of(paths)) == (whole if kept == 4 else None), "an extension that got further is no finished training"
+    assert train(paths) == [1, 2, 3, 4]
+    assert outputs(paths) == expected
+    assert read_marker(work_of(paths)) == whole
+
+
+def abandon(paths: Paths, stop_after: int) -> None:
+    """Extend to seven steps and die after the first `stop_after` new ones (a checkpoint is written then), or without any."""
+    if stop_after:
+        with pytest.raises(Interrupted):
+            train(paths, steps(7), stop_after=stop_after)
+        return
+    with pytest.raises(KeyboardInterrupt), resumable(begin(paths, "grpo_checkpoint", steps(7)), steps(7)):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop_after", [0, 2])
+def test_an_abandoned_extension_of_what_dvc_has_not_taken_is_never_retrained(paths: Paths, stop_after: int) -> None:
+    train(paths)
+    lock(paths, md5="0123.dir")
+    abandon(paths, stop_after)
+    if stop_after:
+        with pytest.raises(ValueError, match=r"holds an interrupted run up to step 6, steps is 4"):
+            train(paths)
+    else:
+        assert train(paths) == []
+    assert train(paths, steps(7)) == [5, 6, 7][stop_after:]
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_extension_killed_at_its_very_end_is_done_at_once(paths: Paths, marked: bool) -> None:
+    train(paths)
+    lock(paths)
+    shorter = (work_of(paths) / FINISHED).read_bytes()
+    assert train(paths, steps(6)) == [5, 6]
+    if not marked:  # killed after the last step and before the marker was written
+        (work_of(paths) / FINISHED).write_bytes(shorter)
+    assert train(paths, steps(6)) == []
+    assert read_marker(work_of(paths)) == Finished(folder_md5(paths.grpo_checkpoint), 6)
+
+
 def test_going_back_and_forth_between_two_numbers_of_steps(paths: Paths) -> None:
     train(paths)
     four = lock(paths)
@@ -178,7 +227,7 @@ def test_killed_after_dvc_filled_its_cache_and_before_it_wrote_dvc_lock_it_is_do
 
 def test_fewer_steps_than_dvc_has_not_taken_yet_are_refused_and_everything_is_kept(paths: Paths) -> None:
     train(paths)
-    with pytest.raises(ValueError, match=r"holds an interrupted run up to step 4, grpo.steps is 2"):
+    with pytest.raises(ValueError, match=r"holds an interrupted run up to step 4, steps is 2"):
         train(paths, steps(2))
     assert train(paths) == []
 
@@ -223,8 +272,6 @@ def test_settling_before_any_training_is_fine(tmp_path: Path) -> None:
 @contextmanager
 def at_work(paths: Paths) -> Iterator[None]:
     """Another process trains in the work folder."""
-    from grpo_core.work_folder import WorkFolder
-
     with WorkFolder.open(work_of(paths)):
         yield
 

@@ -68,6 +68,13 @@ def test_a_copy_of_an_earlier_checkpoint_is_the_earlier_run_and_its_files_come_f
     assert (old.json(SUMMARY)["num_prompts"], now.json(SUMMARY)["num_prompts"]) == (500, 7)
 
 
+def test_a_run_key_or_its_beginning_names_the_run_now_or_earlier(root: Path, tmp_path: Path) -> None:
+    now = find_run(root, "default")
+    old = find_run(root, str((root / "old").rename(tmp_path / "anywhere")))
+    for run in (now, old):
+        assert find_run(root, run.run_key) == find_run(root, run.run_key[:8]) == run
+
+
 def test_the_folder_of_this_checkout_is_its_experiment(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(root / "data")
     assert find_run(root, "grpo_checkpoint/default") == find_run(root, POLICY) == find_run(root, str(root / POLICY)) == find_run(root, "default")
@@ -175,7 +182,7 @@ def test_looking_up_a_run_of_this_machine_imports_nothing_heavy(root: Path) -> N
 
 
 def test_an_unknown_name_says_what_there_is(root: Path) -> None:
-    with pytest.raises(RunError, match=r"^'nonsense' is no run: trained experiments here are default; a checkpoint folder, an MLflow run id"):
+    with pytest.raises(RunError, match=r"^'nonsense' is no run: trained experiments here are default; a checkpoint folder, a run key, an MLflow run id"):
         find_run(root, "nonsense")
     edit(root, "params.yaml", "  # small_groups:\n  #   grpo: {group_size: 4}", "  small_groups: {}")
     with pytest.raises(RunError, match=r"^experiment 'small_groups' has not been trained here: `grpo run --experiment small_groups` does it"):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.commands.doctor import git_text
+from pipelines.git import git_says
 from pipelines.params import ROOT
 from pipelines.records.snapshot import CODE, REFS, Snapshot, SnapshotError, snapshot
 
@@ -130,6 +132,8 @@ def test_no_identity_no_hook_and_no_other_repository_get_in_the_way(
     made = taken(root)
     assert (made.commit, made.dirty) == (expected, True)
     assert not (other / "index").exists()
+    assert git_text(root).endswith(": code among them is kept with the record of a run, as a snapshot")
+    assert git_says(root, "rev-parse", "HEAD") == expected
 
 
 def test_garbage_collection_keeps_snapshots_and_amended_commits(root: Path) -> None:

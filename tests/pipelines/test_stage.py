@@ -20,6 +20,7 @@ from assets.page import Progress
 from assets.paths import Paths
 from pipelines.environment import environment
 from pipelines.lock import file_md5
+from pipelines.outlook import TOLD
 from pipelines.params import load_params
 from pipelines.progress import bar, figures, lines
 from pipelines.records.files import read_records
@@ -133,6 +134,15 @@ def test_a_made_noun_has_its_contracts_outcome_and_its_record(made: Path) -> Non
     assert record["deps"]["data/run_config/model.json"] == config["files"]["data/run_config/model.json"]
 
 
+@pytest.mark.parametrize(("noun", "told", "said"), [("sft_checkpoint", False, True), ("grpo_checkpoint", False, True), ("grpo_checkpoint", True, False)])
+def test_a_training_says_what_it_will_be_before_it_begins_unless_that_was_said(checkout: Path, noun: str, told: bool, said: bool) -> None:
+    assert stage(checkout, "run_config").returncode == 0
+    # Nothing was made to train from: it fails after it has said so.
+    result = stage(checkout, noun, **({TOLD: "1"} if told else {}))
+    assert result.returncode == 1
+    assert ("completions a step" in result.stdout, "train prompts would never be seen" in result.stdout) == (said, said)
+
+
 def test_the_code_of_another_checkout_is_refused(checkout: Path, tmp_path: Path) -> None:
     other = copy_checkout(tmp_path / "other")
     result = stage(other, "run_config", PYTHONPATH=str(checkout), PYTHONSAFEPATH="1")
@@ -244,6 +254,7 @@ def as_dagster(tmp_path: Path) -> dict[str, str]:
 REPORT = """
 import shutil, sys
 from assets.page import Progress
+from pipelines.outlook import TOLD
 from pipelines.params import load_params
 from pipelines.progress import dagster_messages
 with dagster_messages() as send:

@@ -8,16 +8,20 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from assets.lineage import changed_settings, lineage, made_from, records_here
+from assets.lineage import changed_settings, lineage, table_rows
 from assets.paths import Paths
+from bench.trace import make_run
 from grpo_core.config import SECTIONS
 from pipelines.lineage.prompt_trace import PromptTraceError, ends, trace_prompt
 from pipelines.lineage.trace import as_json, outputs, trace
 from pipelines.lineage.trace_tables import part_headings
-from pipelines.pages import metadata_value
+from pipelines.lock import file_md5
+from pipelines.pages import made_from, metadata_value
+from pipelines.records.dvc_cache import object_path
+from pipelines.records.files import read_records, write_record
 from tests.assets.lifecycle import make_lifecycle
 from tests.pipelines.checkouts import copy_checkout
-from tests.pipelines.traced_runs import cells, grpo, make_two_runs, rewritten, run_of, without
+from tests.pipelines.traced_runs import CONFIG, cells, grpo, make_two_runs, prompts, rewritten, run_of, without
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +122,7 @@ def test_a_ledger_that_is_gone_is_named_and_the_curves_tell_of_the_steps(spoilt:
 
 def test_another_table_of_prompts_is_not_passed_off_as_the_one_it_learned_from(spoilt: Path) -> None:
     paths = Paths(spoilt)
-    records = records_here(paths)
+    records = run_of(spoilt, "default").records
     rewritten(paths.prompts, answer=pl.lit("7"))
     found = lineage("default", records, lambda path: spoilt / path)
     assert "splits" not in found.prompts
@@ -130,16 +134,15 @@ def test_settings_that_were_changed_after_the_run_are_not_passed_off_as_its_own(
     paths = Paths(spoilt)
     path = paths.run_config / "prompts.json"
     path.write_text(path.read_text().replace("300", "301"))
-    found = lineage("default", records_here(paths), lambda name: spoilt / name)
+    found = lineage("default", run_of(spoilt, "default").records, lambda name: spoilt / name)
     assert "prompts" not in found.config
     assert "data/run_config/prompts.json was changed after the run" in found.missing
 
 
 def test_without_a_summary_the_accuracies_are_counted_from_the_answers(spoilt: Path) -> None:
     paths = Paths(spoilt)
-    for record in paths.provenance("heldout_eval").glob("*.json"):
-        values = json.loads(record.read_text())
-        record.write_text(json.dumps({**values, "metrics": {}}))
+    for record in read_records(paths, "heldout_eval"):
+        write_record(paths, {**record, "metrics": {}})
     without(paths.heldout_summary)
     found = trace(run_of(spoilt, "default")).heldout
     greedy = pl.read_parquet(paths.heldout_completions).filter(pl.col("decoding") == "greedy", pl.col("model") == "policy")
@@ -205,6 +208,8 @@ def test_a_name_that_fits_several_prompts_or_none_says_which_are_near(made: Path
     with pytest.raises(PromptTraceError, match=rf"^no prompt '{wrong}': near ones are .*{trained_on}"):
         trace_prompt(made, wrong)
     text = trace_prompt(made, trained_on).prompt["prompt"]
+    with pytest.raises(PromptTraceError, match=r"^no prompt 'zzzzzz': none is near"):
+        trace_prompt(made, "zzzzzz")
     with pytest.raises(PromptTraceError, match=rf"^no prompt '.*': near ones are {trained_on} '"):
         trace_prompt(made, text[:-1])
     with pytest.raises(PromptTraceError, match="got nothing"):
@@ -224,6 +229,69 @@ def test_a_prompt_that_only_the_ledger_knows_is_found_there(spoilt: Path, traine
 def test_before_anything_was_made_it_says_so(tmp_path: Path) -> None:
     with pytest.raises(PromptTraceError, match="there is neither a table of prompts nor a ledger yet"):
         trace_prompt(tmp_path, "abc")
+
+
+def retrained(root: Path) -> tuple[str, str]:
+    """Keep the tables of `default` in DVC's cache, then train it anew with another seed; the keys of the earlier and the later run."""
+    paths, earlier = Paths(root), run_of(root, "default").run_key
+    for table in (paths.rollout_batches, paths.rewards, paths.select_completions, paths.heldout_completions):
+        kept = object_path(root, file_md5(table))
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        table.rename(kept)
+    make_run(root, "default", CONFIG, prompts(), seed=5, started="2026-01-02T00:00:00+00:00")
+    return earlier, run_of(root, "default").run_key
+
+
+def test_completions_of_runs_that_are_no_longer_in_the_workspace_are_found_by_their_record(spoilt: Path, trained_on: str) -> None:
+    before = trace_prompt(spoilt, trained_on)
+    earlier, later = retrained(spoilt)
+    found = trace_prompt(spoilt, trained_on)
+    old = [row for row in found.training if row["run"] == earlier]
+    assert old == [row for row in before.training if row["experiment"] == "default"] != []
+    drawn = pl.read_parquet(Paths(spoilt).rollout_batches).filter(pl.col("prompt_id") == trained_on)
+    assert [row["text"] for row in found.training if row["run"] == later] == drawn["text"].to_list()
+    assert len(found.training) == len(before.training) + len(drawn)
+    assert found.unsearched == []
+    asked = pl.read_parquet(Paths(spoilt).heldout_completions)["prompt_id"][0]
+    answers = trace_prompt(spoilt, asked).heldout
+    assert [sum(row["run"] == key for row in answers) for key in (earlier, later)] == [6, 6]
+    shown = grpo(spoilt, "trace", "--prompt", trained_on).stdout
+    assert earlier[:8] in shown and later[:8] in shown and "Not all of it" not in shown
+
+
+def test_recorded_runs_whose_tables_are_gone_are_counted(spoilt: Path, trained_on: str) -> None:
+    earlier, later = retrained(spoilt)
+    shutil.rmtree(spoilt / ".dvc")
+    found = trace_prompt(spoilt, trained_on)
+    assert found.unsearched == [f"default ({earlier[:8]})"]
+    assert {row["run"] for row in found.training if row["experiment"] == "default"} == {later}
+    shown = " ".join(grpo(spoilt, "trace", "--prompt", trained_on).stdout.split())
+    assert f"1 recorded run could not be searched, as tables of theirs are not on this machine: default ({earlier[:8]})" in shown
+
+
+def test_a_run_that_was_extended_has_each_completion_once(spoilt: Path, trained_on: str) -> None:
+    paths = Paths(spoilt)
+    whole = trace_prompt(spoilt, trained_on, run_of(spoilt, "default")).training
+    (record,) = read_records(paths, "grpo_checkpoint")
+    outs = dict(record["outs"])
+    for table in (paths.rollout_batches, paths.rewards):
+        shorter = spoilt / "shorter.parquet"
+        pl.read_parquet(table).filter(pl.col("step") <= 3).write_parquet(shorter)
+        md5 = outs[table.relative_to(spoilt).as_posix()] = file_md5(shorter)
+        object_path(spoilt, md5).parent.mkdir(parents=True, exist_ok=True)
+        shorter.rename(object_path(spoilt, md5))
+    outs["data/grpo_checkpoint/default"] = "0" * 32 + ".dir"
+    write_record(paths, {**record, "outs": outs, "started": "2025-01-01T00:00:00+00:00"})
+    found = trace_prompt(spoilt, trained_on)
+    assert len(found.files) == len(trace_prompt(spoilt, trained_on, run_of(spoilt, "default")).files) * 2 + 3
+    assert sorted(map(str, (row for row in found.training if row["experiment"] == "default"))) == sorted(map(str, whole))
+
+
+def test_tables_that_no_record_names_are_searched_as_well(spoilt: Path, trained_on: str) -> None:
+    shutil.rmtree(spoilt / ".work")
+    found = trace_prompt(spoilt, trained_on)
+    assert {(row["experiment"], row["run"]) for row in found.training} == {("default", None), ("other", None)}
+    assert all(row["reward"] is not None for row in found.training)
 
 
 def test_both_ends_of_a_long_list_are_kept() -> None:
@@ -320,6 +388,24 @@ def test_the_page_says_what_the_policy_was_made_from(made: Path) -> None:
     assert page.count("\n") == len(changed) + 1, "every row is on the page, under a heading of two lines"
 
 
+def test_the_page_and_the_command_name_the_same_records(spoilt: Path) -> None:
+    """Of two records of one policy the newer is not the one that dvc.lock names."""
+    paths = Paths(spoilt)
+    (record,) = read_records(paths, "grpo_checkpoint")
+    write_record(paths, {**record, "outs": {**record["outs"], "data/rewards/default/rewards.parquet": "0" * 32}, "started": "2027", "commit": "d" * 40})
+    rows = made_from(paths).frame.rows()
+    assert rows == table_rows(trace(run_of(spoilt, "default")).made_from)
+    assert dict(rows)["commit"] == "c" * 12
+
+
+def test_an_altered_record_is_not_believed(spoilt: Path) -> None:
+    (path,) = Paths(spoilt).provenance("grpo_checkpoint").glob("*.json")
+    path.write_text(path.read_text().replace('"snapshot": "' + "c" * 40, '"snapshot": "' + "d" * 40))
+    result = grpo(spoilt, "trace")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert f"{path} was altered, its sha256 is not that of its fields: delete it" in result.stderr
+
+
 def test_the_page_of_a_run_without_a_record_says_so(tmp_path: Path) -> None:
     paths = make_lifecycle(tmp_path)
     rows = dict(made_from(paths).frame.rows())
@@ -342,3 +428,4 @@ def test_a_damaged_record_does_not_cost_the_page(spoilt: Path) -> None:
     rows = dict(made_from(paths).frame.rows())
     assert "commit" not in rows
     assert rows["run"].endswith(", 6 steps")
+    assert "is not JSON" in rows["not found"]

@@ -1,6 +1,7 @@
 """Whatever is damaged is found and named, and what is said to mend it does."""
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -188,6 +189,42 @@ def test_a_byte_that_output_and_cache_share_is_found_in_both_and_mended_from_a_r
     assert obj.is_file() and verify(toy).damages == []
 
 
+@pytest.mark.parametrize("suffix", ["", ".dir"])
+def test_a_damaged_object_that_nothing_names_is_found(toy: Path, suffix: str) -> None:
+    place = object_path(toy, hashlib.md5(b"[]").hexdigest() + suffix)
+    place.parent.mkdir(exist_ok=True)
+    place.write_bytes(b"[]")
+    (place.parent / f"{place.name}.tmp").write_bytes(b"half of it")  # as DVC leaves one when it is killed
+    assert verify(toy).damages == []
+    flip(place)
+    said = only_damage(toy)
+    assert said.startswith(f"{place.relative_to(toy)} in DVC's cache is damaged: its bytes have md5 ") and "; delete it: no output" in said
+    place.unlink()
+    assert verify(toy).damages == []
+
+
+@pytest.mark.parametrize("name", [None, "weights"])
+def test_an_output_that_is_in_neither_workspace_nor_cache_is_lost(toy: Path, name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached(toy, "grpo_checkpoint@default", "data/grpo_checkpoint/default", name).unlink()
+    shutil.rmtree(toy / "data/grpo_checkpoint/default")
+    said = only_damage(toy)
+    assert said.startswith("data/grpo_checkpoint/default of grpo_checkpoint@default is lost: neither the workspace nor DVC's cache has it whole; ")
+    pull, again = quoted(said)
+    assert pull == "dvc pull data/grpo_checkpoint/default"
+    monkeypatch.setattr(command, "checkout", lambda: toy)
+    assert CliRunner().invoke(command.verify).exit_code == 1
+    shell(toy, again)
+    assert verify(toy).damages == []
+
+
+def test_a_missing_metric_is_brought_back_by_git(toy: Path) -> None:
+    (toy / "data/heldout_eval/default/summary.json").unlink()
+    said = only_damage(toy)
+    assert said.startswith("data/heldout_eval/default/summary.json of heldout_eval@default is not in the workspace; ")
+    shell(toy, quoted(said)[0])
+    assert verify(toy).damages == []
+
+
 def test_a_damaged_input_is_named_with_what_tracks_it(toy: Path) -> None:
     place = toy / "data/raw/own.jsonl"
     place.unlink()
@@ -272,9 +309,21 @@ def notes(root: Path) -> list[str]:
 
 def test_what_is_not_in_the_workspace_is_a_note(toy: Path) -> None:
     shutil.rmtree(toy / "data/grpo_checkpoint/default")
-    assert notes(toy) == [
-        "data/grpo_checkpoint/default is not in the workspace: `dvc checkout data/grpo_checkpoint/default` brings it from the cache, `dvc pull` from a remote"
-    ]
+    assert notes(toy) == ["data/grpo_checkpoint/default is not in the workspace: `dvc checkout data/grpo_checkpoint/default` brings it from the cache"]
+
+
+def test_what_a_dvcignore_leaves_out_of_a_folder_is_no_damage(toy: Path) -> None:
+    folder = toy / "data/raw/own"
+    folder.mkdir()
+    (folder / "rows.jsonl").write_text("{}\n", encoding="utf-8")
+    dvc(toy, "add", "--quiet", "data/raw/own")
+    (toy / ".dvcignore").write_text("__pycache__\n", encoding="utf-8")
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "read.pyc").write_bytes(b"code")
+    assert notes(toy) == []
+    (folder / "rows.jsonl").unlink()
+    (folder / "rows.jsonl").write_text("[]\n", encoding="utf-8")
+    assert only_damage(toy).startswith("data/raw/own/rows.jsonl is not what data/raw/own.dvc wrote down")
 
 
 def test_what_is_being_made_is_not_judged(toy: Path) -> None:
