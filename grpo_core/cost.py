@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from grpo_core.config import ModelConfig, RunConfig
+from grpo_core.logit_budget import scored_rows
 
 EMBEDDED_VOCABULARY = 27
 """Tokens of the embedded tokenizer, repeated here because addition.py imports transformers (a test compares)."""
-LOGITS_AT_ONCE = 2**27
-"""The bound of evaluation.py, repeated here because that imports torch (a test compares)."""
 STAGES = ("sft_checkpoint", "grpo_checkpoint", "heldout_eval")
 """What takes memory and time; the other stages take seconds and less memory than these."""
 PROCESS_BYTES = {"sft_checkpoint": 480 * 2**20, "grpo_checkpoint": 750 * 2**20, "heldout_eval": 720 * 2**20}
@@ -128,7 +127,7 @@ def peak_bytes(config: RunConfig, size: ModelSize, *, gpu: bool = False) -> dict
     minibatch = grpo.prompts_per_step * grpo.group_size // grpo.minibatches_per_rollout
     micro = min(grpo.micro_batch_size, minibatch)
     start = dict.fromkeys(STAGES, GPU_CONTEXT_BYTES) if gpu else PROCESS_BYTES
-    answered = max(sampled(decoded), scored(max(1, min(decoded, LOGITS_AT_ONCE // (completion * size.vocabulary)))))
+    answered = max(sampled(decoded), scored(scored_rows(decoded, completion, size.vocabulary)))
     return {
         "sft_checkpoint": start["sft_checkpoint"] + (trained + update(min(config.sft.micro_batch_size, config.sft.batch_size)) if config.sft.steps else model),
         "grpo_checkpoint": start["grpo_checkpoint"] + trained + frozen + max(update(micro), sampled(decoded), scored(micro)),

@@ -7,6 +7,7 @@ import polars as pl
 import torch
 
 from grpo_core.config import HeldoutEvalConfig, RolloutConfig
+from grpo_core.logit_budget import scored_rows
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel, policy_digest
 from grpo_core.randomness import generator
@@ -16,8 +17,6 @@ from grpo_core.statistics import paired_bootstrap, pass_at_k, wilson
 from grpo_core.tables import no_answers
 from grpo_core.token_batch import token_batch
 
-LOGITS_AT_ONCE = 2**27
-"""Most logits [rows, tokens, vocabulary] that are scored at once: half a gigabyte of float32, several times."""
 CORRECT = 1.0
 """A completion is correct when the metric's reward function gives at least this."""
 
@@ -96,11 +95,6 @@ def _rows(batch: RolloutBatch, name: str, step: int, decoding: str, metric: str,
         },
         schema=no_answers(functions).schema,
     )
-
-
-def scored_rows(batch_size: int, longest: int, vocabulary: int) -> int:
-    """Rows of a batch that are scored at once: as many as `batch_size`, unless their logits would be more than LOGITS_AT_ONCE numbers."""
-    return max(1, min(batch_size, LOGITS_AT_ONCE // (longest * vocabulary)))
 
 
 @torch.inference_mode()

@@ -23,7 +23,11 @@ def wait_until_free(root: Path) -> None:
 
 def release_dead_locks(root: Path) -> dict[int, str]:
     """Forget what processes that no longer live hold in `root`'s DVC lock file; those of living ones stay, and are returned: pid → command."""
-    folder = root / ".dvc" / "tmp"
+    return release_dead(root / ".dvc" / "tmp")
+
+
+def release_dead(folder: Path) -> dict[int, str]:
+    """The same of the lock file in a folder of DVC's own, if there is one."""
     if not (folder / "rwlock").is_file():
         return {}
     from dvc.fs import localfs

@@ -5,7 +5,6 @@ for it. Whatever goes is renamed aside first: stopped at any moment, a deletion 
 """
 
 import fcntl
-import json
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from assets.paths import SHARED, Paths
 from grpo_core.work_folder import checkpoints, faults, step_of
-from pipelines.dead_locks import release_dead_locks
+from pipelines.dead_locks import release_dead
 from pipelines.lock import read_lock
 from pipelines.params import experiments
 from pipelines.records.dvc_cache import object_path
@@ -259,13 +258,8 @@ def nothing_at_work(root: Path, repo: "Repo") -> Iterator[None]:
 
 def stages_at_work(root: Path) -> set[str]:
     """The living processes that hold files of a stage, also those of experiments that DVC runs in folders of their own."""
-    release_dead_locks(root)
-    holders = set()
-    for path in (root / ".dvc" / "tmp").rglob("rwlock"):
-        held = json.loads(path.read_text(encoding="utf-8") or "{}")
-        infos = [*held.get("write", {}).values(), *(info for readers in held.get("read", {}).values() for info in readers)]
-        holders |= {f"{info['cmd']}, process {info['pid']}" for info in infos if Path(f"/proc/{info['pid']}").exists()}
-    return holders
+    locks = (root / ".dvc" / "tmp").rglob("rwlock")
+    return {f"{command}, process {pid}" for lock in locks for pid, command in release_dead(lock.parent).items()}
 
 
 @contextmanager

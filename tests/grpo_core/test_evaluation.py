@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from grpo_core import cost, evaluation
+from grpo_core import cost, evaluation, logit_budget
 from grpo_core.config import HeldoutEvalConfig, RolloutConfig
-from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, scored_rows, scoring_functions, summarise
+from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, scoring_functions, summarise
+from grpo_core.logit_budget import scored_rows
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel, policy_digest
 from grpo_core.rewards import RewardError
@@ -139,13 +140,13 @@ def test_no_more_logits_are_scored_at_once_than_the_bound(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(evaluation, "completion_logprobs", counted)
     longest, vocabulary = int(drawn["length"].max()), reference.model.config.vocab_size  # type: ignore[arg-type]
-    monkeypatch.setattr(evaluation, "LOGITS_AT_ONCE", 3 * longest * vocabulary + 1)
+    monkeypatch.setattr(logit_budget, "LOGITS_AT_ONCE", 3 * longest * vocabulary + 1)
     assert kl_to_reference(reference, drawn, temperature=1.0, batch_size=len(drawn)) == pytest.approx(whole, abs=1e-6)
     assert max(sizes) == 3 and sum(sizes) == len(drawn)
     monkeypatch.undo()
     assert scored_rows(128, 44, 27) == 128, "the embedded model is scored a batch at a time"
     assert scored_rows(128, 10**6, 10**6) == 1
-    assert evaluation.LOGITS_AT_ONCE == cost.LOGITS_AT_ONCE
+    assert evaluation.scored_rows is cost.scored_rows
 
 
 def by_hand() -> pl.DataFrame:
