@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["accuracy_bars", "learning_curves", "length_histogram", "loss_curve", "reward_histograms", "training_charts"]
 
 STEP = "step (rollout batches)"
+TROUBLES = {"status/invalid_fraction": ("invalid (floor reward)", SERIES[2]), "status/error_fraction": ("a reward function failed", ALARM)}
+"""Curve → what it counts and its colour."""
 MAX_COLUMNS = 120
 """Widest grid of the advantage heatmap: longer runs put several steps in a column."""
 
@@ -33,19 +35,25 @@ def training_charts(metrics: pl.DataFrame, rewards: pl.DataFrame) -> dict[str, b
 
 
 def reward_chart(metrics: pl.DataFrame, rewards: pl.DataFrame) -> bytes:
-    """Mean reward ± one standard deviation (never outside what was observed), each function's mean, and accuracy on `select`."""
-    curve, evaluated = _curve(metrics, "reward/mean"), _curve(metrics, "eval/select_accuracy")
+    """Mean reward ± one standard deviation (never outside what was observed), each function's mean, and accuracy on `select`.
+
+    Below, where there were any, the shares of completions that were invalid or on which a reward function failed.
+    """
+    curve, evaluated, troubled = _curve(metrics, "reward/mean"), _curve(metrics, "eval/select_accuracy"), _is_troubled(metrics)
     if curve.is_empty() and evaluated.is_empty():
         return canvas.nothing_yet("Reward", "no step has finished yet")
-    drawn = canvas.figure(4.3 if not evaluated.is_empty() else 3.3, _rise("Mean reward", curve, "reward/mean"))
-    top, *rest = canvas.panels(drawn, [2.4, 1] if not evaluated.is_empty() else [1], x_label=STEP)
+    below = [1.0] * (not evaluated.is_empty()) + [1.0] * troubled
+    drawn = canvas.figure(3.3 + sum(below), _rise("Mean reward", curve, "reward/mean"))
+    top, *rest = canvas.panels(drawn, [2.4, *below] if below else [1], x_label=STEP)
+    if troubled:
+        _troubles(rest.pop(), metrics)
     _band(top, metrics, rewards)
     _trend(top, curve, "reward/mean", label="mean reward")
     functions = [name for name in metrics.columns if name.startswith("reward/") and name not in ("reward/mean", "reward/std")]
     for name, color in zip(functions, SERIES[1:], strict=False):
         _line(top, _curve(metrics, name), name, color=color, label=name.removeprefix("reward/").rpartition(":")[2], width=1.2)
     canvas.label(top, "reward a completion")
-    canvas.legend(top)
+    canvas.legend(top, columns=4 if len(functions) <= 2 else 3)
     for panel in rest:
         panel.plot(evaluated["step"].to_list(), evaluated["eval/select_accuracy"].to_list(), "o-", color=POLICY, markersize=5, linewidth=1)
         _end_value(panel, evaluated, "eval/select_accuracy", as_percent=True)
@@ -161,7 +169,9 @@ def loss_curve(history: pl.DataFrame) -> bytes:
 
 def accuracy_bars(summary: Mapping[str, float]) -> bytes:
     """Held-out accuracy of reference and policy with their 95 % intervals, and the paired difference in words."""
-    drawn = canvas.figure(2.3, f"Held-out accuracy, greedy, {int(summary['num_prompts'])} prompts never trained on")
+    ungraded = int(summary.get("num_ungraded_prompts", 0))
+    aside = f" ({ungraded} more could not be graded)" if ungraded else ""
+    drawn = canvas.figure(2.3, f"Held-out accuracy, greedy, {int(summary['num_prompts'])} prompts never trained on{aside}")
     axes = canvas.style(drawn.subplots(), grid="x")
     for height, (model, color) in enumerate((("policy", POLICY), ("reference", REFERENCE))):
         value, low, high = (summary[f"{model}_accuracy{end}"] for end in ("", "_low", "_high"))
@@ -230,6 +240,25 @@ def _trend(axes: "Axes", curve: pl.DataFrame, column: str, *, label: str, color:
 def _spans_decades(values: pl.Series) -> bool:
     low, high = float(values.min()), float(values.max())  # type: ignore[arg-type]  # a float column that is not empty
     return low > 0 and high / low > 20
+
+
+def _is_troubled(metrics: pl.DataFrame) -> bool:
+    return any(float(_curve(metrics, column)[column].sum()) > 0 for column in TROUBLES)
+
+
+def _troubles(axes: "Axes", metrics: pl.DataFrame) -> None:
+    """Shares of completions on top of each other: those that were invalid, then those on which a reward function failed."""
+    curves = [_curve(metrics, column) for column in TROUBLES]
+    steps = [step for curve in curves for step in curve["step"]]
+    first, base = min(steps), [0.0] * (max(steps) - min(steps) + 1)
+    for curve, (words, color) in zip(curves, TROUBLES.values(), strict=True):
+        shares = dict(curve.iter_rows())
+        top = [below + shares.get(step, 0.0) for step, below in enumerate(base, start=first)]
+        axes.stairs(top, [first - 0.5 + place for place in range(len(top) + 1)], baseline=base, fill=True, color=color, alpha=0.6, linewidth=0, label=words)
+        base = top
+    canvas.percent_axis(axes, whole=False)
+    canvas.label(axes, "completions")
+    canvas.legend(axes)
 
 
 def _band(axes: "Axes", metrics: pl.DataFrame, rewards: pl.DataFrame) -> None:

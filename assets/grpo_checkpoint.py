@@ -23,7 +23,10 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
         speed = {name: value for name, value in report.timings.items() if name != "timestamp_ms"}
         on_progress(Progress(report.step, config.grpo.steps, {**report.metrics, **speed}, report.checkpointed))
 
-    train(_files(paths, work), config, on_step=on_step, should_stop=should_stop)
+    def on_exploit(tried: int, of: int) -> None:
+        on_progress(Progress(0, config.grpo.steps, {"exploits_tried": tried, "exploits": of}))
+
+    train(_files(paths, work), config, on_step=on_step, should_stop=should_stop, on_exploit=on_exploit)
 
 
 def run_key(paths: Paths, config: RunConfig) -> str:
@@ -65,6 +68,7 @@ def _files(paths: Paths, work: Path) -> "Files":
         rollouts=paths.rollout_batches,
         select=paths.select_completions,
         rewards=paths.rewards,
+        exploits=paths.exploits,
         checkpoint=paths.grpo_checkpoint,
         timings=paths.provenance("grpo_checkpoint") / "timings.jsonl",
         work=work,

@@ -45,9 +45,8 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
                 name=name,
                 step=step,
                 samples=settings.samples_per_prompt,
-                config=settings,
-                rollout=config.rollout,
-                weights=config.rewards,
+                settings=settings,
+                config=config,
                 on_batch=on_batch,
             )
         )
@@ -65,7 +64,6 @@ def contract(paths: Paths) -> list[Expectation]:
         Expectation("ExpectCompoundColumnsToBeUnique", {"column_list": list(KEYS)}, "no answer is counted twice"),
         Expectation("ExpectColumnDistinctValuesToEqualSet", {"column": "model", "value_set": list(MODELS)}, "reference and policy both answered"),
         Expectation("ExpectColumnValuesToBeBetween", {"column": "length", "min_value": 1}, "every answer has at least one token"),
-        Expectation("ExpectColumnValuesToNotBeNull", {"column": "correct"}, "every answer was graded"),
         Expectation("ExpectColumnValuesToBeInSet", {"column": "finish_reason", "value_set": ["eos", "length"]}, "an answer ends by EOS or by its length"),
     ]
 
@@ -87,6 +85,8 @@ def facts(frame: pl.DataFrame, prompts: pl.DataFrame, summary: dict[str, Any], m
     k, kinds = summary["samples_per_prompt"], pl.col("decoding")
     counts = frame.group_by("model", "prompt_id").agg((kinds == "greedy").sum().alias("greedy"), (kinds == "sample").sum().alias("sampled"))
     uneven = counts.filter((pl.col("greedy") != 1) | (pl.col("sampled") != k)).sort("model", "prompt_id")
+    graded_by = f"reward/{summary['metric']}"
+    unfounded = frame.filter(pl.col("correct").is_null() & pl.col(graded_by).is_not_null())
     comparable = uneven.is_empty() and all(table.is_empty() for table in missing) and not frame.is_empty()
     return [
         fact("only held-out prompts are asked", frame.join(heldout, on="prompt_id", how="anti"), KEYS),
@@ -96,6 +96,7 @@ def facts(frame: pl.DataFrame, prompts: pl.DataFrame, summary: dict[str, Any], m
             fact(f"{name} answered with its own weights, at its own step", _strangers(frame, name, manifests[name]), [*KEYS, "step", "policy_digest"])
             for name in MODELS
         ],
+        fact("an answer is ungraded only where the metric gave nothing", unfounded, [*KEYS, graded_by]),
         *answer_facts(frame, KEYS),
         *([fact("the summary's numbers are the table's", misstated(frame, summary), ["number", "stated", "found"])] if comparable else []),
     ]

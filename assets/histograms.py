@@ -6,6 +6,7 @@ import polars as pl
 
 from assets import canvas
 from assets.canvas import INK, POLICY, REFERENCE
+from grpo_core.statistics import Z95, pearson
 
 if TYPE_CHECKING:
     import numpy as np
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 FEW_VALUES = 5
 """Up to so many distinct rewards get a bar and a tick each."""
+TROUBLES = {"no_opinion": "no opinion", "invalid": "invalid", "error": "errors"}
+"""Statuses of completions that were not simply scored, in words."""
+LENGTH_BINS = 12
+"""Most intervals of length that rewards are averaged over."""
 
 
 def reward_histograms(rewards: pl.DataFrame) -> bytes:
@@ -27,12 +32,30 @@ def reward_histograms(rewards: pl.DataFrame) -> bytes:
     grid = drawn.subplots(rows, min(2, len(functions)), squeeze=False).flatten()
     for axes, name in zip(grid, functions, strict=False):
         _paired_bars(canvas.style(axes), early[name], late[name])
-        axes.set_title(name.removeprefix("reward/"), fontsize=10, color=INK, loc="left")
-        axes.set_xlabel("reward", fontsize=9.5, color=INK)
+        axes.set_title(name.removeprefix("reward/").rpartition(":")[2], fontsize=10, color=INK, loc="left")
+        axes.set_xlabel(f"reward{_troubles(rewards, name)}", fontsize=9.5, color=INK)
     for axes in grid[len(functions) :]:
         axes.set_visible(False)
     canvas.label(grid[0], "share of completions")
     _keys(drawn.get_axes()[0], names)
+    return canvas.png(drawn)
+
+
+def reward_by_length(rows: pl.DataFrame) -> bytes:
+    """Mean reward by completion length, early and late, with 95 % intervals, above how many completions were so long (step, reward, length)."""
+    if rows.is_empty():
+        return canvas.nothing_yet("Reward against length", "nothing has been scored yet")
+    early, late, names = _early_and_late(rows)
+    edges = _length_edges(rows["length"])
+    drawn = canvas.figure(4.3, f"Reward against length: correlation {_correlation(early)} → {_correlation(late)}")
+    top, bottom = canvas.panels(drawn, [2.2, 1], x_label="completion length (tokens)")
+    for part, name, color, side in ((early, names[0], REFERENCE, -0.5), (late, names[1], POLICY, 0.5)):
+        _mean_line(top, part, edges, side, color=color, label=name)
+    _bars(bottom, early["length"], late["length"], edges)
+    canvas.label(top, "mean reward")
+    canvas.label(bottom, "share of\ncompletions")
+    canvas.legend(top)
+    canvas.whole_numbers(bottom)
     return canvas.png(drawn)
 
 
@@ -60,22 +83,67 @@ def _early_and_late(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, tu
     return frame.filter(pl.col("step") < first + tenth), frame.filter(pl.col("step") > last - tenth), names
 
 
+def _troubles(rewards: pl.DataFrame, name: str) -> str:
+    """Which completions this function did not simply score, as shares in brackets; empty when it scored all."""
+    column = name.replace("reward/", "status/", 1)
+    if column not in rewards.columns:
+        return ""
+    shares = {words: float((rewards[column] == status).mean() or 0.0) for status, words in TROUBLES.items()}  # type: ignore[arg-type]
+    told = [f"{100 * share:.2g}% {words}" for words, share in shares.items() if share > 0]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _length_edges(lengths: pl.Series) -> "np.ndarray":
+    """Intervals of whole lengths, equally wide."""
+    import numpy as np
+
+    low, high = int(lengths.min()), int(lengths.max())  # type: ignore[arg-type]  # an integer column that is not empty
+    width = -(-(high - low + 1) // LENGTH_BINS)
+    return np.arange(low, high + width + 1, width) - 0.5
+
+
+def _correlation(rows: pl.DataFrame) -> str:
+    """Pearson's, in words."""
+    found = pearson(rows["length"].to_list(), rows["reward"].to_list())
+    return "none" if found is None else f"{found:+.2f}".replace("-", "−")
+
+
+def _mean_line(axes: "Axes", rows: pl.DataFrame, edges: "np.ndarray", side: float, *, color: str, label: str) -> None:
+    """The mean reward of each interval with its 95 % interval; a little to the side, so that two lines can be told apart."""
+    import numpy as np
+
+    lengths, rewards = rows["length"].to_numpy(), rows["reward"].to_numpy()
+    places = np.digitize(lengths, edges) - 1
+    filled = [place for place in range(len(edges) - 1) if (places == place).any()]
+    values = [rewards[places == place] for place in filled]
+    centres = [(edges[place] + edges[place + 1]) / 2 + 0.08 * side * (edges[1] - edges[0]) for place in filled]
+    spread = [Z95 * float(part.std(ddof=1)) / len(part) ** 0.5 if len(part) > 1 else 0.0 for part in values]
+    means = [float(part.mean()) for part in values]
+    axes.errorbar(centres, means, yerr=spread, label=label, color=color, fmt="o-", markersize=4.5, linewidth=1.6, elinewidth=1.2, capsize=2.5)
+
+
 def _paired_bars(axes: "Axes", before: pl.Series, after: pl.Series) -> None:
     """Two histograms side by side as shares: a bar a value where values are few, else 20 bins."""
     import numpy as np
 
-    pairs = [series.drop_nulls().cast(pl.Float64).to_numpy() for series in (before, after)]
-    together = np.concatenate(pairs)
+    together = np.concatenate([series.drop_nulls().cast(pl.Float64).to_numpy() for series in (before, after)])
     if len(together) == 0:
         return
-    edges = _edges(together)
-    centres, width = (edges[:-1] + edges[1:]) / 2, float(np.diff(edges).min()) * 0.42
-    for values, color, side in zip(pairs, (REFERENCE, POLICY), (-0.5, 0.5), strict=True):
-        shares = np.histogram(values, bins=edges)[0] / max(1, len(values))
-        axes.bar(centres + side * width, shares, width=width, color=color)
+    _bars(axes, before, after, _edges(together))
     distinct = np.unique(together)
     if len(distinct) <= FEW_VALUES:
         axes.set_xticks(distinct, [f"{value:.3g}" for value in distinct])
+
+
+def _bars(axes: "Axes", before: pl.Series, after: pl.Series, edges: "np.ndarray") -> None:
+    """Shares of both, side by side in each bin."""
+    import numpy as np
+
+    centres, width = (edges[:-1] + edges[1:]) / 2, float(np.diff(edges).min()) * 0.42
+    for series, color, side in ((before, REFERENCE, -0.5), (after, POLICY, 0.5)):
+        values = series.drop_nulls().cast(pl.Float64).to_numpy()
+        shares = np.histogram(values, bins=edges)[0] / max(1, len(values))
+        axes.bar(centres + side * width, shares, width=width, color=color)
     canvas.percent_axis(axes, whole=False)
 
 

@@ -49,6 +49,11 @@ class Paths:
         return self.data / "rewards" / self.experiment / "rewards.parquet"
 
     @property
+    def exploits(self) -> Path:
+        """What the exploit battery tried before training, and what it earned."""
+        return self.data / "rewards" / self.experiment / "exploits.parquet"
+
+    @property
     def grpo_checkpoint(self) -> Path:
         return self.data / "grpo_checkpoint" / self.experiment
 

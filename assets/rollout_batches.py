@@ -79,7 +79,11 @@ def select_facts(frame: pl.DataFrame, rollouts: pl.DataFrame, prompts: pl.DataFr
     strangers = frame.join(policies, on="step", how="left", maintain_order="left").filter(pl.col("policy_digest").ne_missing(pl.col("own")))
     accuracy = "eval/select_accuracy"
     stated = curve.select("step", accuracy).drop_nulls() if accuracy in curve.columns else pl.DataFrame(schema={"step": pl.Int64, accuracy: pl.Float64})
-    apart = found.join(stated, on="step", how="full", coalesce=True).filter(~((pl.col("correct") - pl.col(accuracy)).abs() < 1e-9).fill_null(False))
+    apart = (
+        found.drop_nulls("correct")
+        .join(stated, on="step", how="full", coalesce=True)
+        .filter(~((pl.col("correct") - pl.col(accuracy)).abs() < 1e-9).fill_null(False))
+    )
     return [
         fact("only select prompts are asked to choose a checkpoint", frame.join(select, on="prompt_id", how="anti"), EVALUATION_KEYS),
         fact(f"each of {len(due)} evaluations asks {asked} select prompts once", uneven, ["step", "prompts", "answers"]),

@@ -97,10 +97,13 @@ def make_run(root: Path, experiment: str, config: RunConfig, prompts: pl.DataFra
     answers = [_answers(select, "policy", step, 0, config, random, 0.5 + better) for step in evaluated]
     write_table(paths.select_completions, pl.concat([no_answers(config.rewards), *answers]))
     parents = {"prompts": prompts_sha256, "start": start, "reference": reference}
-    facts = {"run_key": hashlib.sha256(f"{experiment} {seed} {config}".encode()).hexdigest()[:16], "step": config.grpo.steps, "reward_code_hash": "0" * 16}
+    facts = {"run_key": hashlib.sha256(f"{experiment} {seed} {config}".encode()).hexdigest()[:16], "step": config.grpo.steps}
+    scored_by = {"reward_code_hash": "0" * 16, "reward_code_hashes": dict.fromkeys(config.rewards, "0" * 16)}
     curves = "".join(json.dumps(row) + "\n" for row in _curves(rollouts, rewards, random))
     sections = ("model", "rollout", "rewards", "grpo")
-    _write_checkpoint(paths.grpo_checkpoint, "grpo_checkpoint", config, sections, f"policy {experiment} {seed}", parents=parents, curves=curves, **facts)
+    _write_checkpoint(
+        paths.grpo_checkpoint, "grpo_checkpoint", config, sections, f"policy {experiment} {seed}", parents=parents, curves=curves, **facts, **scored_by
+    )
     _write_heldout(paths, prompts.filter(pl.col("split") == "heldout").head(config.heldout_eval.max_prompts), config, random, better)
     _write_records(paths, config, {"run_key": facts["run_key"], **record})
     return paths
@@ -145,7 +148,9 @@ def _ledger(train: pl.DataFrame, config: RunConfig, random: np.random.Generator,
     by_group = np.asarray(reward).reshape(-1, size)
     spread = by_group.std(axis=1, ddof=1, keepdims=True)
     advantage = np.where(spread > 1e-9, (by_group - by_group.mean(axis=1, keepdims=True)) / np.maximum(spread, 1e-9), 0.0).reshape(-1)
-    earned = {**keys, **parts, "status": ["ok"] * rows, "reward": reward, "shaped_reward": reward, "advantage": advantage}
+    statuses: dict[str, Any] = {name: ["ok"] * rows for name in (*(f"status/{name}" for name in config.rewards), "status")}
+    statuses |= {"reason": pl.Series([None] * rows, dtype=pl.String)}
+    earned = {**keys, **parts, **statuses, "reward": reward, "shaped_reward": reward, "advantage": advantage}
     rewards = pl.DataFrame({**earned, "clipped_advantage": advantage.clip(-2, 2), "reward_code_hash": ["0" * 16] * rows})
     return rollouts, rewards.cast({"group": pl.Int32, "completion_index": pl.Int32})
 

@@ -3,6 +3,8 @@
 Everything is float64: rewards far from zero differ in digits that float32 does not have.
 """
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Bool, Float64
 from torch import Tensor
@@ -49,6 +51,19 @@ def penalised_advantages(
     scaled = group_advantages(rewards - penalties, scored, scale_by_std=scale_by_std)
     centred = group_advantages(-penalties, scored, scale_by_std=False)
     return torch.where(zero_variance(rewards, scored).unsqueeze(1), centred, scaled)
+
+
+def decoupled_advantages(rewards: Sequence[Float64[Tensor, "P G"]], weights: Sequence[float], scored: Sequence[Bool[Tensor, "P G"]]) -> Float64[Tensor, "P G"]:
+    """GDPO (arXiv:2601.05242): each reward standardised within its group, then the weighted sum, divided by its standard deviation over the batch.
+
+    Summing first would give groups of different rewards the same advantages; here a reward of small weight still tells its completions
+    apart. `rewards` and `scored` have an entry a reward function. Every group's advantages add up to 0, so the batch's mean is 0 already.
+    """
+    apart = [group_advantages(values, known, scale_by_std=True) for values, known in zip(rewards, scored, strict=True)]
+    together = torch.stack([weight * advantages for weight, advantages in zip(weights, apart, strict=True)]).sum(dim=0)
+    compared = together[torch.stack(list(scored)).any(dim=0)]
+    std = compared.square().sum().div(max(len(compared) - 1, 1)).sqrt()
+    return together if std == 0 else together / std
 
 
 def clip_limit(step: int, *, start: float, end: float, steps: int) -> float:

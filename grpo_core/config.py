@@ -11,9 +11,12 @@ import difflib
 import math
 import re
 import types
-from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+Option = bool | int | float | str | list[Any]
+"""A value that somebody else's function takes: a reward function beside its columns, a task of reasoning-gym."""
 
 
 class ConfigError(ValueError):
@@ -65,7 +68,7 @@ def require_pattern(where: str, pattern: str) -> None:
 
 def require_default(section: str, config: object, reason: str, *names: str) -> None:
     """Raise `ConfigError` when a named field of `config` was changed, though for this `reason` it would have no effect."""
-    defaults = {f.name: f.default for f in fields(config)}  # type: ignore[arg-type]  # every section is a dataclass
+    defaults = {f.name: f.default if f.default_factory is MISSING else f.default_factory() for f in fields(config)}  # type: ignore[arg-type]  # a dataclass
     for name in names:
         value = getattr(config, name)
         require(value == defaults[name], f"{section}.{name}", value, f"stay at its default {defaults[name]!r}: {reason}, so it would do nothing")
@@ -156,8 +159,12 @@ class PromptsConfig:
     """Share of prompts that choose between checkpoints during training (never trained on)."""
     heldout_fraction: float = 0.055
     """Share of prompts kept for the final evaluation (never looked at before); the rest is `train`."""
+    reasoning_gym: str = ""
+    """Task of reasoning-gym that generates the prompts (`chain_sum`, `countdown`, …); empty generates none of them."""
+    reasoning_gym_config: Mapping[str, Option] = field(default_factory=dict)
+    """Settings of that task, by the names it gives them; what is left out stays at its default."""
     num_generated: int = 10_000
-    """How many prompts the embedded task generates."""
+    """How many prompts the embedded task, or that of reasoning-gym, generates."""
     num_digits: int = 3
     """Digits of each addend in the embedded task."""
     seed: int = 0
@@ -170,9 +177,14 @@ class PromptsConfig:
         require(total < 1, "prompts.sft_fraction + select_fraction + heldout_fraction", total, "stay below 1: the rest is the train split")
         if self.path:
             require_default("prompts", self, "prompts.path names a file, so nothing is generated", "num_generated", "num_digits")
+        if self.reasoning_gym:
+            require(self.path == "", "prompts.path", self.path, "be empty when prompts.reasoning_gym names a task: prompts come from one of the two")
+            require_default("prompts", self, "prompts.reasoning_gym generates the prompts", "num_digits")
+        else:
+            require_default("prompts", self, "prompts.reasoning_gym names no task", "reasoning_gym_config")
         pairs = (10**self.num_digits - 10 ** (self.num_digits - 1)) ** 2
         fits = f"be at most {pairs}, the pairs of numbers with prompts.num_digits ({self.num_digits}) digits"
-        require(self.path != "" or self.num_generated <= pairs, "prompts.num_generated", self.num_generated, fits)
+        require(self.path != "" or self.reasoning_gym != "" or self.num_generated <= pairs, "prompts.num_generated", self.num_generated, fits)
         require_pattern("prompts.answer_pattern", self.answer_pattern)
         require_positive("prompts", self, "select_fraction")
         require(
@@ -244,6 +256,30 @@ WIDEST_CLIP = {"clip_low": 0.9, "clip_high": 10.0}
 def largest_advantage(group_size: int) -> float:
     """The largest |advantage| of a group whose centred rewards are divided by their sample standard deviation: one stands against all others."""
     return (group_size - 1) / math.sqrt(group_size)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoringConfig:
+    combine: Literal["sum", "gdpo"] = "sum"
+    """How several rewards become one advantage: `sum` (weighted sum, then normalise) or `gdpo` (normalise each in its group, then sum)."""
+    timeout_seconds: float = 30.0
+    """Longest that a reward function may take over a batch; then its completions are tried alone, and one that hangs again is invalid."""
+    max_error_rate: float = 0.05
+    """Share of a batch's completions on which a reward function may fail (they leave baseline and loss) before the run stops."""
+    exploit_prompts: int = 4
+    """Train prompts on which the exploit battery tries the rewards before step 1 (chosen by hash)."""
+    exploit_threshold: float = 0.25
+    """An exploit that earns more than this share of full marks blocks the run until it is acknowledged."""
+    acknowledged_exploits: Mapping[str, str] = field(default_factory=dict)
+    """Exploit (`function/probe`, as `grpo audit-rewards` names it) → the reason why it may earn what it does."""
+
+    def __post_init__(self) -> None:
+        require_positive("scoring", self, "timeout_seconds")
+        require_fraction("scoring", self, "max_error_rate", "exploit_threshold")
+        require_at_least("scoring", self, 1, "exploit_prompts")
+        for exploit, reason in self.acknowledged_exploits.items():
+            require("/" in exploit, "scoring.acknowledged_exploits", exploit, "be named function/probe, as `grpo audit-rewards` names it")
+            require(reason.strip() != "", f"scoring.acknowledged_exploits.{exploit}", reason, "say why this exploit may earn what it does")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -320,6 +356,16 @@ class GrpoConfig:
     """Weight of the penalty (length - length_target)² taken off the reward."""
     length_target: int = 0
     """Completion length in tokens that the length penalty asks for."""
+    cloning_weight: float = 0.0
+    """Weight at step 1 of imitating demonstrations (their mean nats a token), for rewards too sparse to start from; 0 imitates none."""
+    cloning_schedule: Literal["linear", "cosine", "signal"] = "linear"
+    """How cloning_weight falls to 0: `linear` or `cosine` over cloning_steps, or by the share of groups that have `signal` or are solved."""
+    cloning_steps: int = 0
+    """`linear`, `cosine`: steps that imitate; from the step after them the weight is 0."""
+    cloning_batch_size: int = 0
+    """Demonstrations of the sft split imitated beside a rollout batch."""
+    demonstration_fraction: float = 0.0
+    """Share of train prompts whose own demonstration is imitated whenever they are drawn (chosen by seed and prompt)."""
     eval_every: int = 10
     """Steps between evaluations on the `select` split; 0 never evaluates in training."""
     select_metric: str = "exact_answer"
@@ -362,6 +408,9 @@ class GrpoConfig:
             "advantage_clip_steps",
             "length_penalty",
             "length_target",
+            "cloning_weight",
+            "cloning_steps",
+            "cloning_batch_size",
             "eval_every",
             "aggregation_length",
             "kl_proportional",
@@ -370,8 +419,10 @@ class GrpoConfig:
         )
         require_decay("grpo", self, "adam_beta1", "adam_beta2")
         require_sane_steps("grpo", self)
+        require_fraction("grpo", self, "demonstration_fraction")
         self._refuse_idle_keys()
         self._refuse_idle_clips()
+        self._check_cloning()
         if self.advantage_clip_steps > 0:
             scheduled = f"be above 0 when grpo.advantage_clip_steps is {self.advantage_clip_steps}: the clip moves between the two"
             require(self.advantage_clip > 0, "grpo.advantage_clip", self.advantage_clip, scheduled)
@@ -395,6 +446,18 @@ class GrpoConfig:
         """Whether centred rewards are divided by the group's standard deviation, the preset's choice resolved (a test compares with loss.py)."""
         return self.advantage_scale == "std" or (self.advantage_scale == "preset" and self.loss != "dr_grpo")
 
+    @property
+    def demonstrations_per_step(self) -> float:
+        """Demonstrations imitated beside a rollout batch while the weight is above 0: of those of its own prompts as many as on average."""
+        return self.cloning_batch_size + self.demonstration_fraction * self.prompts_per_step
+
+    @property
+    def cloning_steps_at_most(self) -> int:
+        """Steps that imitate; when `signal` ends it nobody knows before."""
+        if self.cloning_weight == 0:
+            return 0
+        return self.steps if self.cloning_schedule == "signal" else min(self.steps, self.cloning_steps)
+
     def _refuse_idle_keys(self) -> None:
         """A key that the others leave without effect must stay at its default: nothing is silently ignored."""
         if self.kl_control == "fixed":
@@ -413,6 +476,19 @@ class GrpoConfig:
             require_default("grpo", self, "grpo.beta is 0", "kl_estimator")
         if self.eval_every == 0:
             require_default("grpo", self, "grpo.eval_every is 0", "select_metric", "select_max_prompts")
+
+    def _check_cloning(self) -> None:
+        """The cloning term has demonstrations and an end, or none of its keys is set."""
+        if self.cloning_weight == 0:
+            require_default("grpo", self, "grpo.cloning_weight is 0", "cloning_schedule", "cloning_steps", "cloning_batch_size", "demonstration_fraction")
+            return
+        given = f"be above 0 (or grpo.demonstration_fraction) when grpo.cloning_weight is {self.cloning_weight:g}: without demonstrations none are imitated"
+        require(self.cloning_batch_size > 0 or self.demonstration_fraction > 0, "grpo.cloning_batch_size", self.cloning_batch_size, given)
+        if self.cloning_schedule == "signal":
+            require_default("grpo", self, "grpo.cloning_schedule is signal", "cloning_steps")
+        else:
+            ends = f"be at least 1 when grpo.cloning_schedule is {self.cloning_schedule}: after so many steps the weight is 0"
+            require(self.cloning_steps >= 1, "grpo.cloning_steps", self.cloning_steps, ends)
 
     def _refuse_idle_clips(self) -> None:
         """A clip of ratios or advantages that no ratio and no advantage can reach is refused, and so is learning repeatedly without one."""
@@ -489,6 +565,10 @@ class RunConfig:
     """How completions are drawn."""
     rewards: Mapping[str, float] = field(default_factory=_default_rewards)
     """Reward function (a built-in's name or `package.module:function`) → weight in the sum."""
+    reward_options: Mapping[str, Mapping[str, Option]] = field(default_factory=dict)
+    """Reward function → its options, by name; what is left out stays at the function's default."""
+    scoring: ScoringConfig = field(default_factory=ScoringConfig)
+    """How rewards are run, combined, and tried for exploits before training."""
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
     """The training loop and its loss."""
     heldout_eval: HeldoutEvalConfig = field(default_factory=HeldoutEvalConfig)
@@ -504,6 +584,7 @@ class RunConfig:
         for where, name in (*named, ("grpo.select_metric", self.grpo.select_metric), ("heldout_eval.metric", self.heldout_eval.metric)):
             if ":" not in name and name not in BUILT_IN_REWARDS:
                 raise ConfigError(f"{where}: unknown reward function {name!r}: {nearest(name, list(BUILT_IN_REWARDS))} (your own is package.module:function)")
+        self._check_scoring()
         controls, samples = self.blind_review_set.num_control_pairs, self.heldout_eval.samples_per_prompt
         two = f"be at least 2 when blind_review_set.num_control_pairs is {controls}: a control pair shows two samples of one model"
         require(controls == 0 or samples >= 2, "heldout_eval.samples_per_prompt", samples, two)
@@ -517,13 +598,33 @@ class RunConfig:
                 f"fit in model.context_length ({self.model.context_length}); lower one of the two or raise the context",
             )
 
+    def _check_scoring(self) -> None:
+        """Options belong to functions that are asked; GDPO needs rewards to tell apart, and what it normalises by."""
+        asked = list(dict.fromkeys([*self.rewards, self.grpo.select_metric, self.heldout_eval.metric]))
+        for name in self.reward_options:
+            where = f"reward_options.{name}"
+            require(name in asked, where, dict(self.reward_options[name]), f"belong to a reward or metric of this run ({', '.join(asked)})")
+        if self.scoring.combine == "gdpo":
+            several = "name at least two functions when scoring.combine is gdpo: normalising each is no other thing with one"
+            require(len(self.rewards) >= 2, "rewards", dict(self.rewards), several)
+            normalised = "divide by the standard deviation (std) when scoring.combine is gdpo: that is what it does to each reward"
+            require(self.grpo.scales_by_std, "grpo.advantage_scale", self.grpo.advantage_scale, normalised)
+            priced = "be 0 when scoring.combine is gdpo: normalised, its weight would mean nothing; give soft_overlong a weight among the rewards"
+            require(self.grpo.length_penalty == 0, "grpo.length_penalty", self.grpo.length_penalty, priced)
+
     def _refuse_what_cannot_be(self) -> None:
         """Values of different sections that contradict each other, or leave each other without effect."""
         if self.prompts.path == "":
             columns = ("prompt_column", "answer_column", "id_column", "split_column", "difficulty_column", "completion_column")
             require_default("prompts", self.prompts, "prompts.path is empty, so prompts are generated", "task", "answer_pattern", *columns)
+            untaught = "be 0 when prompts.reasoning_gym generates the prompts: it gives no demonstrations"
+            require(self.prompts.reasoning_gym == "" or self.sft.steps == 0, "sft.steps", self.sft.steps, untaught)
+            unread = "name a model when prompts.reasoning_gym generates the prompts: the embedded one reads sums only"
+            require(self.prompts.reasoning_gym == "" or self.model.path != "", "model.path", self.model.path, unread)
             shown = f"be above 0 when sft.steps is {self.sft.steps}: it learns from the sft split (or set sft.steps to 0)"
             require(self.sft.steps == 0 or self.prompts.sft_fraction > 0, "prompts.sft_fraction", self.prompts.sft_fraction, shown)
+            cloned = f"be above 0 when grpo.cloning_batch_size is {self.grpo.cloning_batch_size}: its demonstrations are those of the sft split"
+            require(self.grpo.cloning_batch_size == 0 or self.prompts.sft_fraction > 0, "prompts.sft_fraction", self.prompts.sft_fraction, cloned)
         untold = "be false without model.path: the embedded model has no chat template"
         require(self.model.path != "" or not self.prompts.chat, "prompts.chat", self.prompts.chat, untold)
         size = self.rollout.batch_size
@@ -534,8 +635,21 @@ class RunConfig:
             require(count <= most, f"blind_review_set.{name}", count, f"be at most heldout_eval.max_prompts ({most}): a prompt gives one pair of a kind")
 
 
-BUILT_IN_REWARDS = ("exact_answer", "number_answer", "answer_format")
-"""Names in grpo_core/rewards.py, repeated here so that editing a reward does not make what never scores stale (a test compares)."""
+BUILT_IN_REWARDS = (
+    "exact_answer",
+    "number_answer",
+    "answer_format",
+    "math_answer",
+    "reasoning_gym",
+    "code_tests",
+    "regex_format",
+    "key_steps",
+    "soft_overlong",
+    "repetition_penalty",
+    "boilerplate_penalty",
+    "reward_model",
+)
+"""Names in grpo_core/rewards/registry.py, repeated here so that editing a reward does not make what never scores stale (a test compares)."""
 SHARED_SECTIONS = ("model", "prompts", "sft")
 """Sections that every experiment shares: they make the one starting point, so an experiment cannot override them."""
 SECTIONS = tuple(f.name for f in fields(RunConfig))
@@ -556,6 +670,11 @@ def _typed(where: str, value: object, expected: Any) -> object:
         if value not in options:
             raise ConfigError(f"{where} must be one of {', '.join(map(repr, options))}, got {value!r}: {nearest(str(value), [str(o) for o in options])}")
         return value
+    if get_origin(expected) is Mapping:
+        return types.MappingProxyType({str(key): _typed(f"{where}.{key}", item, get_args(expected)[1]) for key, item in _mapping(where, value).items()})
+    if expected == Option:
+        require(_is_option(value), where, value, "be a number, a text, true or false, or a list of these")
+        return value
     if expected is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     matches = isinstance(value, expected) and not (expected in (int, float) and isinstance(value, bool))
@@ -567,10 +686,19 @@ def _typed(where: str, value: object, expected: Any) -> object:
     return value
 
 
+def _is_option(value: object) -> bool:
+    return isinstance(value, bool | int | float | str) or (isinstance(value, list) and all(isinstance(item, bool | int | float | str) for item in value))
+
+
+def _mapping(where: str, value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} must be a mapping of keys to values, got {value!r}")
+    return value
+
+
 def parse_section(cls: type[T], section: str, values: object) -> T:
     """The section object of class `cls` from plain `values`; every key must be a field, every field may be left out."""
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{section} must be a mapping of keys to values, got {values!r}")
+    values = _mapping(section, values)
     hints = get_type_hints(cls)
     for key in values:
         if key not in hints:
@@ -581,7 +709,21 @@ def parse_section(cls: type[T], section: str, values: object) -> T:
 def _parse_rewards(values: object) -> Mapping[str, float]:
     if not isinstance(values, Mapping):
         raise ConfigError(f"rewards must map reward functions to weights, got {values!r}")
+    for name, weight in values.items():
+        apart = f"rewards.{name} must be a weight, a number, got {weight!r}: options go under reward_options.{name}"
+        if isinstance(weight, Mapping):
+            raise ConfigError(apart)
     return types.MappingProxyType({str(name): float(str(_typed(f"rewards.{name}", weight, float))) for name, weight in values.items()})
+
+
+def _parse_options(values: object) -> Mapping[str, Mapping[str, Option]]:
+    """Whether a function has these options is found out when it is loaded (grpo_core/rewards/registry.py)."""
+    parsed: Any = _typed("reward_options", values, Mapping[str, Mapping[str, Option]])
+    return parsed
+
+
+READ_APART: Mapping[str, Callable[[object], Any]] = {"rewards": _parse_rewards, "reward_options": _parse_options}
+"""Sections that are no fixed set of fields."""
 
 
 def parse_sections(values: object) -> RunConfig:
@@ -595,8 +737,8 @@ def parse_sections(values: object) -> RunConfig:
     for f in fields(RunConfig):
         if f.name not in values:
             continue
-        if f.name == "rewards":
-            parsed[f.name] = _parse_rewards(values[f.name])
+        if f.name in READ_APART:
+            parsed[f.name] = READ_APART[f.name](values[f.name])
         else:
             assert f.default_factory is not MISSING
             parsed[f.name] = parse_section(f.default_factory, f.name, values[f.name])  # type: ignore[arg-type]
@@ -636,4 +778,8 @@ def resolve_experiments(params: object) -> dict[str, RunConfig]:
 def section_values(config: RunConfig, section: str) -> dict[str, Any]:
     """One section as plain values, every field written out, ready for JSON."""
     value = getattr(config, section)
-    return dict(value) if isinstance(value, Mapping) else asdict(value)
+    return _plain(value) if isinstance(value, Mapping) else {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, Mapping) else value

@@ -126,11 +126,12 @@ def peak_bytes(config: RunConfig, size: ModelSize, *, gpu: bool = False) -> dict
     grpo, decoded = config.grpo, config.rollout.batch_size
     minibatch = grpo.prompts_per_step * grpo.group_size // grpo.minibatches_per_rollout
     micro = min(grpo.micro_batch_size, minibatch)
+    imitated = min(grpo.micro_batch_size, math.ceil(grpo.demonstrations_per_step / grpo.minibatches_per_rollout))
     start = dict.fromkeys(STAGES, GPU_CONTEXT_BYTES) if gpu else PROCESS_BYTES
     answered = max(sampled(decoded), scored(scored_rows(decoded, completion, size.vocabulary)))
     return {
         "sft_checkpoint": start["sft_checkpoint"] + (trained + update(min(config.sft.micro_batch_size, config.sft.batch_size)) if config.sft.steps else model),
-        "grpo_checkpoint": start["grpo_checkpoint"] + trained + frozen + max(update(micro), sampled(decoded), scored(micro)),
+        "grpo_checkpoint": start["grpo_checkpoint"] + trained + frozen + max(update(max(micro, imitated)), sampled(decoded), scored(micro)),
         "heldout_eval": start["heldout_eval"] + 2 * frozen + answered,
     }
 
@@ -196,6 +197,14 @@ def step_work(config: RunConfig, size: ModelSize) -> Work:
     return work + update.times(grpo.minibatches_per_rollout * grpo.updates_per_rollout)
 
 
+def cloning_work(config: RunConfig, size: ModelSize) -> Work:
+    """Imitating the demonstrations beside one rollout batch; each as long as rollout.max_new_tokens."""
+    grpo = config.grpo
+    a_minibatch = math.ceil(grpo.demonstrations_per_step / grpo.minibatches_per_rollout)
+    update = scoring_work(config, size, a_minibatch, grpo.micro_batch_size, backward=True)
+    return update.times(grpo.minibatches_per_rollout * grpo.updates_per_rollout)
+
+
 def stage_work(config: RunConfig, size: ModelSize, splits: Mapping[str, int]) -> dict[str, Work]:
     """Stage → its work; `splits` counts the prompts of `select` and `heldout` (all that the configuration asks for where it does not)."""
     grpo, heldout = config.grpo, config.heldout_eval
@@ -206,7 +215,11 @@ def stage_work(config: RunConfig, size: ModelSize, splits: Mapping[str, int]) ->
     kl = scoring_work(config, size, asked * heldout.samples_per_prompt, config.rollout.batch_size, backward=False)
     return {
         "sft_checkpoint": scoring_work(config, size, config.sft.batch_size, config.sft.micro_batch_size, backward=True).times(config.sft.steps),
-        "grpo_checkpoint": step_work(config, size).times(grpo.steps) + sampling_work(config, size, selected, 1).times(evaluations),
+        "grpo_checkpoint": (
+            step_work(config, size).times(grpo.steps)
+            + cloning_work(config, size).times(grpo.cloning_steps_at_most)
+            + sampling_work(config, size, selected, 1).times(evaluations)
+        ),
         "heldout_eval": one_model.times(2) + kl,
     }
 

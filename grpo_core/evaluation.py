@@ -6,12 +6,13 @@ from typing import Any
 import polars as pl
 import torch
 
-from grpo_core.config import HeldoutEvalConfig, RolloutConfig
+from grpo_core.config import HeldoutEvalConfig, RunConfig
 from grpo_core.logit_budget import scored_rows
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel, policy_digest
 from grpo_core.randomness import generator
-from grpo_core.rewards import load_reward
+from grpo_core.rewards.outcomes import Status
+from grpo_core.rewards.registry import load_reward
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from grpo_core.statistics import paired_bootstrap, pass_at_k, wilson
 from grpo_core.tables import no_answers
@@ -33,9 +34,8 @@ def evaluate(
     name: str,
     step: int,
     samples: int,
-    config: HeldoutEvalConfig,
-    rollout: RolloutConfig,
-    weights: Mapping[str, float],
+    settings: HeldoutEvalConfig,
+    config: RunConfig,
     on_batch: Callable[[int], None] = lambda completions: None,
 ) -> pl.DataFrame:
     """One row a completion of the model called `name`: a greedy one a prompt (`decoding` greedy), and `samples` at temperature.
@@ -43,10 +43,10 @@ def evaluate(
     `step` is the policy step that the model is at (0 before training). Random numbers depend on (seed, prompt, sample) alone: every
     model answers with the same ones, and training never sees them.
     """
-    load_reward(config.metric)
+    load_reward(settings.metric)
     digest = policy_digest(language_model.model)
     parts = []
-    for decoding, size, temperature in (("greedy", 1, 0.0), ("sample", samples, config.temperature)):
+    for decoding, size, temperature in (("greedy", 1, 0.0), ("sample", samples, settings.temperature)):
         if size == 0:
             continue
         batch = draw(
@@ -55,13 +55,13 @@ def evaluate(
             step=0,
             group_size=size,
             temperature=temperature,
-            max_new_tokens=rollout.max_new_tokens,
-            batch_size=rollout.batch_size,
-            stream=(config.seed, "evaluation"),
+            max_new_tokens=config.rollout.max_new_tokens,
+            batch_size=config.rollout.batch_size,
+            stream=(settings.seed, "evaluation"),
             digest=digest,
             on_batch=on_batch,
         )
-        parts.append(_rows(batch, name, step, decoding, config.metric, weights))
+        parts.append(_rows(batch, name, step, decoding, settings.metric, config))
     return pl.concat(parts)
 
 
@@ -70,9 +70,9 @@ def scoring_functions(weights: Mapping[str, float], metric: str) -> list[str]:
     return list(dict.fromkeys([*weights, metric]))
 
 
-def _rows(batch: RolloutBatch, name: str, step: int, decoding: str, metric: str, weights: Mapping[str, float]) -> pl.DataFrame:
-    functions = scoring_functions(weights, metric)
-    scores = score_batch(batch, {function: weights.get(function, 0.0) for function in functions})
+def _rows(batch: RolloutBatch, name: str, step: int, decoding: str, metric: str, config: RunConfig) -> pl.DataFrame:
+    functions = scoring_functions(config.rewards, metric)
+    scores = score_batch(batch, config, metric)
     count, size = len(batch.prompts), batch.group_size
     return pl.DataFrame(
         {
@@ -88,13 +88,18 @@ def _rows(batch: RolloutBatch, name: str, step: int, decoding: str, metric: str,
             "sampling_logprobs": [c.logprobs for c in batch.completions],
             "length": [len(c.token_ids) for c in batch.completions],
             "finish_reason": [c.finish_reason for c in batch.completions],
-            "correct": [value is not None and value >= CORRECT for value in scores.by_function[metric]],
+            "correct": [_is_correct(*graded) for graded in zip(scores.by_function[metric], scores.statuses[metric], strict=True)],
             **{f"reward/{function}": values for function, values in scores.by_function.items()},
             "reward": scores.totals,
             "policy_digest": [batch.policy_digest] * (count * size),
         },
         schema=no_answers(functions).schema,
     )
+
+
+def _is_correct(value: float | None, status: Status) -> bool | None:
+    """None where the metric failed: an error is not a wrong answer."""
+    return None if status == "error" else value is not None and value >= CORRECT
 
 
 @torch.inference_mode()
@@ -112,13 +117,18 @@ def kl_to_reference(reference: LanguageModel, rows: pl.DataFrame, *, temperature
 def summarise(rows: pl.DataFrame, models: Sequence[str], config: HeldoutEvalConfig) -> dict[str, Any]:
     """The evidence in numbers: per model greedy accuracy (Wilson), mean@k, pass@k and length; `second - first` paired by prompt.
 
+    A prompt with an answer, of either model, on which the metric failed is left out for both and counted as ungraded.
     `models` are (baseline, candidate), as they are called in `rows`. Keys carry the model's name: `policy_accuracy_low`.
     """
-    by_prompt = {name: _per_prompt(rows.filter(pl.col("model") == name)) for name in models}
+    ungraded = rows.filter(pl.col("correct").is_null())["prompt_id"].unique()
+    graded = rows.filter(~pl.col("prompt_id").is_in(ungraded.implode()))
+    if graded.is_empty():
+        raise ValueError(f"heldout_eval.metric {config.metric!r} failed on an answer to every prompt: nothing can be said of any")
+    by_prompt = {name: _per_prompt(graded.filter(pl.col("model") == name)) for name in models}
     baseline, candidate = (by_prompt[name] for name in models)
     assert baseline["prompt_id"].equals(candidate["prompt_id"])
     k = config.samples_per_prompt
-    summary: dict[str, Any] = {"num_prompts": len(baseline), "samples_per_prompt": k, "pass_k": config.pass_k}
+    summary: dict[str, Any] = {"num_prompts": len(baseline), "num_ungraded_prompts": len(ungraded), "samples_per_prompt": k, "pass_k": config.pass_k}
     summary |= {"metric": config.metric, "temperature": config.temperature}
     for name, table in by_prompt.items():
         accuracy = wilson(int(table["greedy"].sum()), len(table))

@@ -1,11 +1,11 @@
 """Every completion that was ever trained on as a row, and back: what was drawn (rollouts) and what it earned (rewards)."""
 
-from collections.abc import Mapping, Sequence
-
 import polars as pl
 
+from grpo_core.rewards.scoring import Scores
 from grpo_core.rollout import RolloutBatch
 from grpo_core.sampling import Completion
+from grpo_core.signal import Signal
 from grpo_core.tables import KEYS, ROLLOUT_SCHEMA
 
 
@@ -31,23 +31,18 @@ def rollout_rows(batch: RolloutBatch) -> pl.DataFrame:
     )
 
 
-def reward_rows(
-    rollouts: pl.DataFrame,
-    by_function: Mapping[str, list[float | None]],
-    totals: list[float | None],
-    shaped: Sequence[float],
-    advantages: Sequence[float],
-    clipped_advantages: Sequence[float],
-    reward_code_hash: str,
-) -> pl.DataFrame:
-    """Rows of the rewards table, in the order of `rollouts`. `reward` is null (status `no_opinion`) where no function had an opinion."""
+def reward_rows(rollouts: pl.DataFrame, scores: Scores, signal: Signal, reward_code_hash: str) -> pl.DataFrame:
+    """Rows of the rewards table, in the order of `rollouts`. `reward` is null where no function had an opinion, and where one failed."""
+    shaped = [None if total is None else value for total, value in zip(scores.totals, signal.shaped.flatten().tolist(), strict=True)]
     return rollouts.select(KEYS).with_columns(
-        *[pl.Series(f"reward/{name}", values, dtype=pl.Float64) for name, values in by_function.items()],
-        pl.Series("status", ["no_opinion" if total is None else "ok" for total in totals]),
-        pl.Series("reward", totals, dtype=pl.Float64),
-        pl.Series("shaped_reward", [None if t is None else s for t, s in zip(totals, shaped, strict=True)], dtype=pl.Float64),
-        pl.Series("advantage", advantages, dtype=pl.Float64),
-        pl.Series("clipped_advantage", clipped_advantages, dtype=pl.Float64),
+        *[pl.Series(f"reward/{name}", values, dtype=pl.Float64) for name, values in scores.by_function.items()],
+        *[pl.Series(f"status/{name}", statuses, dtype=pl.String) for name, statuses in scores.statuses.items()],
+        pl.Series("status", scores.row_statuses, dtype=pl.String),
+        pl.Series("reason", scores.reasons, dtype=pl.String),
+        pl.Series("reward", scores.totals, dtype=pl.Float64),
+        pl.Series("shaped_reward", shaped, dtype=pl.Float64),
+        pl.Series("advantage", signal.advantages.flatten().tolist(), dtype=pl.Float64),
+        pl.Series("clipped_advantage", signal.clipped.flatten().tolist(), dtype=pl.Float64),
         pl.lit(reward_code_hash).alias("reward_code_hash"),
     )
 

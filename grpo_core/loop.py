@@ -5,27 +5,32 @@ Everything a step needs is a function of (configuration, step) or stands in the 
 """
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
 
+from grpo_core.battery import try_exploits
 from grpo_core.checkpoint import file_sha256, folder_digest, write_folder
-from grpo_core.config import RunConfig
+from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.errors import Interrupted
 from grpo_core.evaluation import scoring_functions
-from grpo_core.models import arithmetic, policy_digest, save_model
+from grpo_core.exploits import findings, notes, require_acknowledged
+from grpo_core.models import arithmetic, policy_digest, save_model, source_of
 from grpo_core.resume import ResumePoint, restore, save
-from grpo_core.rewards import code_hash
+from grpo_core.rewards.registry import code_hash, code_hashes
 from grpo_core.step_metrics import select_metrics
 from grpo_core.tables import no_answers
 from grpo_core.trainer import StepResult, Trainer, evaluate_select, start_trainer, train_step
 from grpo_core.work_folder import WorkFolder, code_digest, key_of, lasting_values
 
-SECTIONS_READ = ("model", "rollout", "rewards", "grpo")
+logger = logging.getLogger(__name__)
+
+SECTIONS_READ = ("model", "rollout", "rewards", "reward_options", "scoring", "grpo")
 """Sections of the configuration that training reads."""
 
 
@@ -42,6 +47,8 @@ class Files:
     select: Path
     """Completions of the evaluations on the `select` split."""
     rewards: Path
+    exploits: Path
+    """What the exploit battery tried before the first step, and what it earned."""
     checkpoint: Path
     """Folder of the trained policy, with metrics.jsonl."""
     timings: Path
@@ -63,10 +70,18 @@ class StepReport:
     """A checkpoint on disk covers this step and all before it."""
 
 
-def train(files: Files, config: RunConfig, *, on_step: Callable[[StepReport], None], should_stop: Callable[[], bool] = lambda: False) -> None:
+def train(
+    files: Files,
+    config: RunConfig,
+    *,
+    on_step: Callable[[StepReport], None],
+    should_stop: Callable[[], bool] = lambda: False,
+    on_exploit: Callable[[int, int], None] = lambda tried, of: None,
+) -> None:
     """Train the policy at `files.start` for `config.grpo.steps` rollout batches and write rollouts, rewards and checkpoint.
 
-    A run that was interrupted continues from its newest checkpoint. Raises Interrupted (a checkpoint is written first) when
+    A run that was interrupted continues from its newest checkpoint. Raises ExploitError when an exploit earns too much (`on_exploit` hears
+    how many of how many were tried), before anything is trained; Interrupted (a checkpoint is written first) when
     `should_stop` says so, DivergedError before a number that is not finite reaches the weights, RewardError when a reward
     function misbehaves.
     """
@@ -74,7 +89,10 @@ def train(files: Files, config: RunConfig, *, on_step: Callable[[StepReport], No
     settings = config.grpo
     with WorkFolder.open(files.work) as work:
         point = restore(work, trainer.policy.model, trainer.optimizer, last_step=settings.steps)
-        trainer.controller = replace(trainer.controller, **point.state)
+        trainer.take_state(point.state)
+        if point.step == 0:
+            _keep_exploits(trainer, work, on_exploit)
+        check_exploits(work.rows("exploits", 0), config)
         if point.step == 0:
             _keep_start(trainer, work, on_step)
         writing: dict[str, float] = {}
@@ -94,21 +112,35 @@ def train(files: Files, config: RunConfig, *, on_step: Callable[[StepReport], No
             write_outputs(trainer, files, work, config)
 
 
+def check_exploits(table: pl.DataFrame, config: RunConfig) -> None:
+    """Raise ExploitError unless everything that earns too much is acknowledged; a run that goes on is asked again, as that may have changed."""
+    found = findings(table, config.rewards, config.scoring)
+    require_acknowledged(found, config.scoring)
+    for note in notes(found, config.scoring):
+        logger.warning(note)
+
+
 def is_evaluated(step: int, config: RunConfig) -> bool:
     """Whether the policy after `step` answers the `select` prompts; step 0 is before training."""
     return config.grpo.eval_every > 0 and step % config.grpo.eval_every == 0
 
 
 def run_key(files: Files, config: RunConfig) -> str:
-    """16 hex digits that name a run: its configuration, inputs, code (grpo_core, the reward functions, the select metric) and arithmetic.
+    """16 hex digits that name a run: its configuration, inputs, code (grpo_core, the reward functions, the select metric) and arithmetic, and reward models.
 
     How long it runs and how often it is saved are left out: they change no step.
     """
     sections = {name: lasting_values(config, name) for name in SECTIONS_READ}
     del sections["grpo"]["steps"]
     inputs = [file_sha256(files.prompts), folder_digest(files.start), folder_digest(files.reference)]
-    code = [code_digest(), code_hash(list(config.rewards)), code_hash([config.grpo.select_metric])]
+    code = [code_digest(), code_hash(list(config.rewards)), code_hash([config.grpo.select_metric]), *reward_models(config)]
     return key_of(json.dumps(sections, sort_keys=True), *inputs, *code, *arithmetic(config.model.device))
+
+
+def reward_models(config: RunConfig) -> list[str]:
+    """What pins the weights of the learned reward model, if the run asks one."""
+    path = config.reward_options.get("reward_model", {}).get("path")
+    return [] if path is None else [source_of(ModelConfig(path=str(path)))]
 
 
 def step_timings(trainer: Trainer, result: StepResult, seconds: float) -> dict[str, float]:
@@ -122,6 +154,7 @@ def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunC
     steps = range(1, config.grpo.steps + 1)
     work.join("rollouts", steps, files.rollouts)
     work.join("rewards", steps, files.rewards)
+    work.join("exploits", [0], files.exploits)
     selected = [step for step in (0, *steps) if is_evaluated(step, config) and not trainer.select_prompts.is_empty()]
     work.join("select", selected, files.select, no_answers(scoring_functions(config.rewards, config.grpo.select_metric)))
     files.timings.parent.mkdir(parents=True, exist_ok=True)
@@ -139,8 +172,17 @@ def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunC
         "policy_digest": policy_digest(trainer.policy.model),
         "parents": {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)},
         "reward_code_hash": trainer.reward_code_hash,
+        "reward_code_hashes": code_hashes(list(config.rewards)),
+        "reward_models": reward_models(config),
     }
     write_folder(files.checkpoint, write, facts)
+
+
+def _keep_exploits(trainer: Trainer, work: WorkFolder, on_exploit: Callable[[int, int], None]) -> None:
+    """What the rewards pay for exploits, tried before they can teach them."""
+    table = try_exploits(trainer.train_prompts, trainer.config, trainer.policy.tokenizer, on_exploit)
+    with work.explaining():
+        work.keep("exploits", 0, table)
 
 
 def _keep_start(trainer: Trainer, work: WorkFolder, on_step: Callable[[StepReport], None]) -> None:
@@ -169,7 +211,7 @@ def _keep(
         rows_done = time.perf_counter()
         if not checkpoint:
             return {"seconds/rows": rows_done - started}
-        save(work, ResumePoint(step, asdict(trainer.controller)), trainer.policy.model, trainer.optimizer, keep=trainer.config.grpo.keep_checkpoints)
+        save(work, ResumePoint(step, trainer.state), trainer.policy.model, trainer.optimizer, keep=trainer.config.grpo.keep_checkpoints)
     return {"seconds/rows": rows_done - started, "seconds/checkpoint": time.perf_counter() - rows_done}
 
 

@@ -24,6 +24,10 @@ class Plan:
     prompts_drawn: int
     demonstrations: int
     """Rows that supervised fine-tuning reads, repeats counted."""
+    demonstrations_per_step: float
+    """Imitated beside a rollout batch while the cloning term has weight; those of its own prompts on average."""
+    cloning_steps: int
+    """Steps that imitate, at most."""
     evaluations: int
     """On the `select` split, the one before training included."""
     training_tokens: int
@@ -68,6 +72,8 @@ def plan(config: RunConfig, counted: Mapping[str, int] | None = None) -> Plan:
         completions=grpo.steps * completions,
         prompts_drawn=grpo.steps * grpo.prompts_per_step,
         demonstrations=config.sft.steps * config.sft.batch_size,
+        demonstrations_per_step=grpo.demonstrations_per_step,
+        cloning_steps=grpo.cloning_steps_at_most,
         evaluations=evaluations,
         training_tokens=grpo.steps * completions * longest,
         select_tokens=evaluations * selected * longest,
@@ -95,12 +101,14 @@ def _about_prompts(config: RunConfig, splits: Mapping[str, int]) -> Iterator[str
     elif train is not None and drawn < train:
         every = -(-train // grpo.prompts_per_step)
         yield f"{train - drawn:,} of {train:,} train prompts would never be seen: grpo.steps {every} (or more prompts a step) would see each once"
-    taught = splits.get("sft")
-    if taught and sft.steps == 0:
+    taught, shown = splits.get("sft"), max(sft.steps * sft.batch_size, grpo.cloning_steps_at_most * grpo.cloning_batch_size)
+    if taught == 0 and grpo.cloning_batch_size:
+        yield f"the sft split is empty, and grpo.cloning_batch_size is {grpo.cloning_batch_size}: training will refuse"
+    if taught and shown == 0:
         yield f"{taught:,} prompts of the sft split would never be seen: sft.steps is 0; prompts.sft_fraction 0 gives them to train"
-    elif taught and sft.steps * sft.batch_size < taught:
+    elif taught and shown < taught:
         every = -(-taught // sft.batch_size)
-        yield f"{taught - sft.steps * sft.batch_size:,} of {taught:,} demonstrations would never be seen: sft.steps {every} would see each once"
+        yield f"{taught - shown:,} of {taught:,} demonstrations would never be seen: sft.steps {every} would see each once"
     if "heldout" in splits and splits["heldout"] < heldout.max_prompts:
         yield f"heldout_eval.max_prompts is {heldout.max_prompts}, but only {splits['heldout']:,} prompts are held out: all of them are asked"
     if "heldout" in splits and splits["heldout"] < pairs.num_pairs:
@@ -125,6 +133,8 @@ def _about_steps(config: RunConfig) -> Iterator[str]:
             f"grpo.advantage_clip_steps ({grpo.advantage_clip_steps}) is more than grpo.steps ({grpo.steps}): the clip never reaches "
             f"grpo.advantage_clip ({grpo.advantage_clip:g})"
         )
+    if grpo.cloning_steps > grpo.steps:
+        yield f"grpo.cloning_steps ({grpo.cloning_steps}) is more than grpo.steps ({grpo.steps}): the weight of demonstrations never reaches 0"
     first = {"fixed": 0, "threshold": 3, "pid": 2}[grpo.kl_control]
     if grpo.steps < first:
         yield (

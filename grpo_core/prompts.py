@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from grpo_core import addition, prompt_columns
+from grpo_core import addition, prompt_columns, reasoning_tasks
 from grpo_core.config import PromptsConfig
 from grpo_core.prompt_columns import SPLITS, Message, Prompt
 from grpo_core.prompt_files import PromptFile, PromptsError, place, prompts_error, read_file, shown
@@ -15,7 +15,10 @@ from grpo_core.prompt_files import PromptFile, PromptsError, place, prompts_erro
 __all__ = ["COLUMNS", "SPLITS", "PromptsError", "assign_split", "content", "make_prompts", "normalise", "read_prompts", "wrapped"]
 
 GENERATED = "generated"
-"""`source_file` of rows that the embedded task made."""
+"""`source_file` of rows that the embedded task, or one of reasoning-gym, made."""
+
+COMES_WITH = ("answer", "completion", "task", "difficulty")
+"""What a generated prompt may have beside its text; other columns follow the table's own."""
 
 SCHEMA = {
     "prompt_id": pl.String(),
@@ -177,11 +180,20 @@ def read_prompts(path: Path, config: PromptsConfig, split: str | None = None) ->
 
 
 def _generated(config: PromptsConfig) -> pl.DataFrame:
-    made = addition.generate(config.num_generated, config.num_digits, config.seed)
+    if config.reasoning_gym:
+        try:
+            made = reasoning_tasks.generate(config.reasoning_gym, config.reasoning_gym_config, config.num_generated, config.seed)
+        except ValueError as error:
+            raise PromptsError(str(error)) from error
+    else:
+        made = addition.generate(config.num_generated, config.num_digits, config.seed)
     prompts = made["prompt"].to_list()
-    columns: dict[str, object] = {name: made[name].to_list() for name in ("answer", "completion", "task", "difficulty")}
+    columns: dict[str, object] = {name: made[name].to_list() if name in made.columns else [None] * len(made) for name in COMES_WITH}
     columns |= {"source_file": [GENERATED] * len(prompts), "source_row": list(range(1, len(prompts) + 1))}
-    return _table(prompts, [assign_split(prompt, config) for prompt in prompts], config, columns)
+    splits = [assign_split(prompt, config) for prompt in prompts]
+    if "completion" not in made.columns:
+        splits = ["train" if split == "sft" else split for split in splits]
+    return _table(prompts, splits, config, columns).with_columns(made.drop("prompt", *COMES_WITH, strict=False))
 
 
 def _configured(root: Path, path: str, config: PromptsConfig, split: str | None = None) -> pl.DataFrame:

@@ -60,7 +60,7 @@ class Recorded:
     @property
     def config(self) -> RunConfig:
         """The configuration that the run was trained with, as far as training reads it."""
-        return parse_sections({**UNREAD, **self.manifest["config"]})
+        return trained_config(self.manifest)
 
     @property
     def last_step(self) -> int:
@@ -110,6 +110,14 @@ class Ledger:
     """Of the trained policy's manifest."""
 
 
+def trained_config(manifest: Mapping[str, Any]) -> RunConfig:
+    """The configuration in a trained policy's manifest, as far as training reads it: options of a metric that only the evaluation asks are none of it."""
+    sections = manifest["config"]
+    asked = {*sections["rewards"], sections["grpo"]["select_metric"]}
+    options = {name: chosen for name, chosen in sections.get("reward_options", {}).items() if name in asked}
+    return parse_sections({**UNREAD, **sections, "reward_options": options})
+
+
 def oldest_step(recorded: Recorded, last: int) -> int:
     """The first step after the oldest kept checkpoint before step `last`; 1, from the start, where there is none."""
     kept = [step_of(checkpoint) for checkpoint in checkpoints(recorded.work) if step_of(checkpoint) < last and _is_whole(checkpoint)]
@@ -128,7 +136,7 @@ def replay(recorded: Recorded, first: int, last: int) -> Iterator[Replayed]:
         whole = (checkpoint for checkpoint in checkpoints(recorded.work) if step_of(checkpoint) < first and _is_whole(checkpoint))
         base = next(whole, None)
         if base is not None:
-            trainer.controller = replace(trainer.controller, **load(base, trainer.policy.model, trainer.optimizer).state)
+            trainer.take_state(load(base, trainer.policy.model, trainer.optimizer).state)
         steps = range(1 if base is None else step_of(base) + 1, last + 1)
         ledger = _read_ledger(recorded, steps)
         known_start = True

@@ -1,15 +1,16 @@
 """One rollout batch: prompts in, groups of completions out, and what the reward functions say of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from grpo_core.config import RunConfig
 from grpo_core.models import LanguageModel
 from grpo_core.randomness import uniforms
-from grpo_core.rewards import Scores, score
+from grpo_core.rewards.scoring import Scores, score
 from grpo_core.sampling import Completion, sample
 from grpo_core.tokenization import clean_text, encode_prompt, raw_text
 
@@ -91,8 +92,14 @@ def draw(
     )
 
 
-def score_batch(batch: RolloutBatch, weights: Mapping[str, float]) -> Scores:
-    """What every reward function says of every completion; chat prompts reach it as messages, text prompts as text."""
+def score_batch(batch: RolloutBatch, config: RunConfig, metric: str | None = None) -> Scores:
+    """What the rewards of `config` say of every completion, and `metric`, which counts for nothing unless it is one of them."""
+    weights = dict(config.rewards) | ({metric: 0.0} if metric is not None and metric not in config.rewards else {})
+    return score(weights, reward_columns(batch), batch.row_names(), options=config.reward_options, settings=config.scoring)
+
+
+def reward_columns(batch: RolloutBatch) -> dict[str, Sequence[Any]]:
+    """What reward functions are given, one entry a completion; chat prompts reach them as messages, text prompts as text."""
     messages = batch.prompts["messages"].to_list()
     asked = [text if chat is None else chat for text, chat in zip(batch.prompts["prompt"], messages, strict=True)]
     chats = batch.per_completion([chat is not None for chat in messages])
@@ -100,5 +107,6 @@ def score_batch(batch: RolloutBatch, weights: Mapping[str, float]) -> Scores:
     columns: dict[str, Sequence[Any]] = {
         name: batch.per_completion(batch.prompts[name].to_list()) for name in batch.prompts.columns if name not in ("prompt", "messages", "completion")
     }
-    columns |= {"completion_ids": [c.token_ids for c in batch.completions], "raw_completions": batch.raw_texts}
-    return score(weights, batch.per_completion(asked), completions, columns, batch.row_names())
+    drawn = [c.token_ids for c in batch.completions]
+    given = {"prompts": batch.per_completion(asked), "completions": completions, "raw_completions": batch.raw_texts}
+    return columns | given | {"completion_ids": drawn, "completion_lengths": list(map(len, drawn))}

@@ -9,13 +9,11 @@ import polars as pl
 import torch
 
 from grpo_core.config import SftConfig
+from grpo_core.demonstrations import Demonstration, accumulate_imitation, encode_demonstrations
 from grpo_core.errors import DivergedError, Interrupted
-from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel
 from grpo_core.randomness import epoch_indices
 from grpo_core.resume import ResumePoint, restore, save
-from grpo_core.token_batch import token_batch
-from grpo_core.tokenization import encode_completion, encode_prompt
 from grpo_core.work_folder import WorkFolder
 
 
@@ -37,7 +35,7 @@ def learning_rate_at(step: int, config: SftConfig) -> float:
     return config.learning_rate * warm * (floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2)
 
 
-def demonstrations(language_model: LanguageModel, prompts: pl.DataFrame) -> list[tuple[list[int], list[int]]]:
+def demonstrations(language_model: LanguageModel, prompts: pl.DataFrame) -> list[Demonstration]:
     """(prompt ids, completion ids) of every row of the `sft` split that has a completion.
 
     Raises ValueError when there are none, or when one does not fit into the model.
@@ -47,22 +45,12 @@ def demonstrations(language_model: LanguageModel, prompts: pl.DataFrame) -> list
         raise ValueError(
             "sft.steps is above 0 but no prompt of the sft split has a completion: give demonstrations (prompts.completion_column) or set sft.steps to 0"
         )
-    tokenizer = language_model.tokenizer
-    pairs = [
-        (encode_prompt(tokenizer, prompt, messages), encode_completion(tokenizer, completion))
-        for prompt, messages, completion in zip(rows["prompt"], rows["messages"].to_list(), rows["completion"], strict=True)
-    ]
-    limit = getattr(language_model.model.config, "max_position_embeddings", None)
-    longest = max(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))
-    length = sum(map(len, pairs[longest]))
-    if limit is not None and length > limit:
-        raise ValueError(f"prompt {rows['prompt_id'][longest]} and its completion have {length} tokens, the model takes {limit}: shorten it or leave it out")
-    return pairs
+    return encode_demonstrations(language_model, rows)
 
 
 def fine_tune(
     language_model: LanguageModel,
-    pairs: Sequence[tuple[list[int], list[int]]],
+    pairs: Sequence[Demonstration],
     config: SftConfig,
     on_step: Callable[[SftStep], None],
     should_stop: Callable[[], bool],
@@ -90,31 +78,16 @@ def fine_tune(
     return [SftStep(**json.loads(line)) for line in work.metrics.read_text().splitlines()]
 
 
-def _step(
-    language_model: LanguageModel, optimizer: torch.optim.Optimizer, pairs: Sequence[tuple[list[int], list[int]]], config: SftConfig, step: int
-) -> SftStep:
+def _step(language_model: LanguageModel, optimizer: torch.optim.Optimizer, pairs: Sequence[Demonstration], config: SftConfig, step: int) -> SftStep:
     """Optimizer step number `step`, from 1."""
     rate = learning_rate_at(step, config)
     for group in optimizer.param_groups:
         group["lr"] = rate
     chosen = [pairs[i] for i in epoch_indices(len(pairs), (step - 1) * config.batch_size, config.batch_size, (config.seed, "sft"))]
-    loss = _accumulate(language_model, chosen, config.micro_batch_size)
+    loss = accumulate_imitation(language_model.model, chosen, config.micro_batch_size)
     norm = float(torch.nn.utils.clip_grad_norm_(language_model.model.parameters(), config.max_grad_norm))
     if not math.isfinite(norm):
         raise DivergedError(f"supervised fine-tuning diverged at step {step} (loss {loss}, gradient norm {norm}): lower sft.learning_rate")
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return SftStep(step, loss, rate, norm)
-
-
-def _accumulate(language_model: LanguageModel, pairs: list[tuple[list[int], list[int]]], micro_batch_size: int) -> float:
-    """Add the gradient of the mean token loss over `pairs`; returns that loss."""
-    tokens = sum(len(completion) for _, completion in pairs)
-    total = 0.0
-    for start in range(0, len(pairs), micro_batch_size):
-        prompts, completions = zip(*pairs[start : start + micro_batch_size], strict=True)
-        batch = token_batch(prompts, completions, language_model.model.device)
-        loss = -completion_logprobs(language_model.model, batch, 1.0).masked_fill(~batch.mask, 0.0).sum() / tokens
-        loss.backward()
-        total += float(loss.detach())
-    return total

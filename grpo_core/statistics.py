@@ -1,10 +1,11 @@
-"""How sure a measured share is, and whether one model beats another on the same prompts."""
+"""How sure a measured share is, whether one model beats another on the same prompts, and how far two measures agree."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from jaxtyping import Float
 
 Z95 = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
@@ -48,3 +49,32 @@ def pass_at_k(samples: int, correct: int, k: int) -> float:
     if not 1 <= k <= samples or not 0 <= correct <= samples:
         raise ValueError(f"pass@k needs 1 ≤ k ≤ samples and 0 ≤ correct ≤ samples, got k={k}, {correct} of {samples}")
     return 1.0 - math.comb(samples - correct, k) / math.comb(samples, k)
+
+
+def pearson(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Pearson's correlation of pairs; None when one side is constant or there are fewer than two, where it is not defined."""
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if len(one) < 2 or np.ptp(one) == 0 or np.ptp(other) == 0:
+        return None
+    return float(np.clip(np.corrcoef(one, other)[0, 1], -1.0, 1.0))
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Pearson's correlation of ranks, equal values sharing the mean of theirs; None where that is not defined."""
+    return pearson(_ranks(first), _ranks(second))
+
+
+def kendall_tau_b(first: Float[np.ndarray, "N pairs"], second: Float[np.ndarray, "N pairs"]) -> Float[np.ndarray, " N"]:
+    """Kendall's tau-b of N rankings, each given by the sign of every pair's difference (0: equal); NaN where one ranking has no order.
+
+    Concordant minus discordant pairs over the geometric mean of the pairs that each ranking tells apart (M. G. Kendall, 1945).
+    """
+    apart = np.square(first).sum(axis=1) * np.square(second).sum(axis=1)
+    return np.where(apart > 0, (first * second).sum(axis=1) / np.sqrt(np.maximum(apart, 1)), np.nan)
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Places from 1, in the order of `values`."""
+    _, place, counts = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2
+    return [float(rank) for rank in middle[place]]

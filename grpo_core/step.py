@@ -10,6 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from grpo_core.aggregation import count_totals
+from grpo_core.cloning import Cloning
+from grpo_core.demonstrations import accumulate_imitation
 from grpo_core.errors import DivergedError
 from grpo_core.logprobs import completion_distributions, entropy, pick
 from grpo_core.loss import LossConfig, policy_loss
@@ -56,12 +58,20 @@ class StepStatistics:
     max_ratio: float
     logprob_gap: float
     """Largest |logprobs - old_logprobs| of a trained token: on the first minibatch, how near sampler and trainer are."""
+    cloning_loss: float | None = None
+    """Mean nats a token of the demonstrations, before their weight; None where none was imitated."""
+
+
+NO_CLONING = Cloning((), 0.0)
 
 
 def accumulate_gradient(
-    model: PreTrainedModel, minibatch: Minibatch, config: LossConfig, *, beta: float, temperature: float, micro_batch_size: int
+    model: PreTrainedModel, minibatch: Minibatch, config: LossConfig, *, beta: float, temperature: float, micro_batch_size: int, cloning: Cloning = NO_CLONING
 ) -> dict[str, float]:
-    """Add the gradient of the minibatch's loss to the model's; sums over it, by name. The denominators are the minibatch's own."""
+    """Add the gradient of the minibatch's loss to the model's; sums over it, by name. The denominators are the minibatch's own.
+
+    To the policy's loss comes `cloning`: its weight times the mean nats a token of its demonstrations, a mean of their own.
+    """
     totals = count_totals(minibatch.batch.mask, config.length)
     sums = dict.fromkeys(("loss", "policy_loss", "kl_loss", "entropy", "clip_fraction", "max_ratio", "logprob_gap"), 0.0)
     for micro in minibatch.split(micro_batch_size):
@@ -77,6 +87,9 @@ def accumulate_gradient(
         sums["clip_fraction"] += float(terms.clipped_tokens) / totals.tokens
         sums["max_ratio"] = max(sums["max_ratio"], float(terms.max_ratio))
         sums["logprob_gap"] = max(sums["logprob_gap"], float(gap))
+    if cloning.acts:
+        sums["cloning_loss"] = accumulate_imitation(model, cloning.pairs, micro_batch_size, weight=cloning.weight)
+        sums["loss"] += cloning.weight * sums["cloning_loss"]
     return sums
 
 
@@ -90,18 +103,21 @@ def optimizer_step(
     temperature: float,
     micro_batch_size: int,
     max_grad_norm: float,
+    cloning: Cloning = NO_CLONING,
 ) -> StepStatistics:
-    """Move the weights once. Without a trained token, or with beta 0 and no advantage on one, no weight moves, nor do Adam's moments.
+    """Move the weights once. Without a trained token, or with beta 0 and no advantage on one, only `cloning` moves them; else nor do Adam's moments.
 
     Raises DivergedError, with the weights untouched, when the loss, the gradient or a trained token's ratio is not finite.
     """
     optimizer.zero_grad(set_to_none=True)
-    sums = accumulate_gradient(model, minibatch, config, beta=beta, temperature=temperature, micro_batch_size=micro_batch_size)
+    sums = accumulate_gradient(model, minibatch, config, beta=beta, temperature=temperature, micro_batch_size=micro_batch_size, cloning=cloning)
     norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm))
     if not all(map(math.isfinite, (*sums.values(), norm))):
-        raise DivergedError(f"loss {sums['loss']} and gradient norm {norm}: stopped before the weights; lower grpo.learning_rate or raise grpo.beta")
+        cloned = f" (of demonstrations {sums['cloning_loss']}, times {cloning.weight:g})" if cloning.acts else ""
+        remedy = "lower grpo.learning_rate or raise grpo.beta" + (", or lower grpo.cloning_weight" if cloning.acts else "")
+        raise DivergedError(f"loss {sums['loss']}{cloned} and gradient norm {norm}: stopped before the weights; {remedy}")
     trained = minibatch.batch.mask.any(dim=1)
-    if bool((trained & ((minibatch.advantages != 0) | (beta > 0))).any()):
+    if cloning.acts or bool((trained & ((minibatch.advantages != 0) | (beta > 0))).any()):
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepStatistics(grad_norm=norm, **sums)

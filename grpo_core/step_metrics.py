@@ -1,33 +1,30 @@
 """A step in numbers: what is logged of rewards, advantages, completions, KL and updates. Pure functions, deterministic figures."""
 
-from collections.abc import Mapping
-
 import polars as pl
 import torch
 
-from grpo_core.advantages import EQUAL_WITHIN, zero_variance
-from grpo_core.rewards import Scores
+from grpo_core.advantages import EQUAL_WITHIN
+from grpo_core.cloning import Cloning
+from grpo_core.rewards.outcomes import STATUSES
+from grpo_core.rewards.scoring import Scores
 from grpo_core.rollout import RolloutBatch
 from grpo_core.signal import Signal
 from grpo_core.step import Minibatch, StepStatistics
 
 
-def full_marks(weights: Mapping[str, float]) -> float:
-    """What a completion earns when every reward function gives 1 where it counts for and 0 where it counts against."""
-    return sum(weight for weight in weights.values() if weight > 0)
-
-
 def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[str, float]:
-    """Raw rewards: over the batch, by function, the share of groups whose rewards are all alike, and of these alike at full marks."""
+    """Raw rewards: over the batch, by function, what became of completions, the share of groups alike, and of these alike at full marks."""
     known = signal.rewards[signal.scored]
     metrics = {"reward/mean": float(known.mean()) if len(known) else 0.0, "reward/std": float(known.std(correction=0)) if len(known) else 0.0}
     for name, values in scores.by_function.items():
         given = [value for value in values if value is not None]
         metrics[f"reward/{name}"] = sum(given) / max(len(given), 1)
-    alike = zero_variance(signal.rewards, signal.scored)
+    for status in STATUSES[1:]:
+        metrics[f"status/{status}_fraction"] = scores.row_statuses.count(status) / len(scores.row_statuses)
+        metrics |= {f"status/{status}_fraction/{name}": found.count(status) / len(found) for name, found in scores.statuses.items() if status in found}
     lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1)
-    solved = alike & signal.scored.any(dim=1) & (lowest >= full_marks - EQUAL_WITHIN)
-    return metrics | {"zero_variance_fraction": float(alike.double().mean()), "solved_group_fraction": float(solved.double().mean())}
+    solved = signal.alike & signal.scored.any(dim=1) & (lowest >= full_marks - EQUAL_WITHIN)
+    return metrics | {"zero_variance_fraction": float(signal.alike.double().mean()), "solved_group_fraction": float(solved.double().mean())}
 
 
 def advantage_metrics(signal: Signal) -> dict[str, float]:
@@ -75,6 +72,17 @@ def update_metrics(updates: list[StepStatistics]) -> dict[str, float]:
     return means | {"ratio/max": max(u.max_ratio for u in updates), "logprob_gap": updates[0].logprob_gap}
 
 
+def cloning_metrics(cloning: Cloning, updates: list[StepStatistics]) -> dict[str, float]:
+    """Weight and number of the rollout batch's demonstrations, and their mean nats a token over the optimizer steps that had some."""
+    losses = [update.cloning_loss for update in updates if update.cloning_loss is not None]
+    known = {"cloning/loss": sum(losses) / len(losses)} if losses else {}
+    return {"cloning/weight": cloning.weight, "cloning/demonstrations": float(len(cloning.pairs))} | known
+
+
 def select_metrics(rows: pl.DataFrame | None) -> dict[str, float]:
-    """Accuracy and length of an evaluation on the `select` prompts; nothing where there was none."""
-    return {} if rows is None else {"eval/select_accuracy": sum(rows["correct"]) / len(rows), "eval/select_length": sum(rows["length"]) / len(rows)}
+    """Accuracy and length of an evaluation on the `select` prompts (answers that could not be graded aside); nothing where there was none."""
+    if rows is None:
+        return {}
+    graded = rows["correct"].drop_nulls()
+    accuracy = {"eval/select_accuracy": sum(graded) / len(graded)} if len(graded) else {}
+    return accuracy | {"eval/select_length": sum(rows["length"]) / len(rows)}

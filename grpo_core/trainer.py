@@ -5,16 +5,18 @@ sampling is `learn`: replay.py calls it with a batch from the ledger.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from grpo_core.cloning import Cloning, CloningSource, CloningState, cloning_source, demonstrations_of, divided, next_state, weight_at
 from grpo_core.config import HeldoutEvalConfig, RunConfig
 from grpo_core.errors import DivergedError
 from grpo_core.evaluation import evaluate, evaluation_prompts
@@ -24,11 +26,11 @@ from grpo_core.logprobs import completion_logprobs
 from grpo_core.loss import LossConfig, loss_config
 from grpo_core.models import LanguageModel, freeze, load_model, policy_digest
 from grpo_core.randomness import epoch_indices, permutation
-from grpo_core.rewards import code_hash
+from grpo_core.rewards.registry import code_hash, full_marks
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from grpo_core.signal import Signal, compare_within_groups
 from grpo_core.step import Minibatch, StepStatistics, optimizer_step
-from grpo_core.step_metrics import advantage_metrics, completion_metrics, full_marks, kl_metrics, reward_metrics, update_metrics
+from grpo_core.step_metrics import advantage_metrics, cloning_metrics, completion_metrics, kl_metrics, reward_metrics, update_metrics
 from grpo_core.token_batch import padded, token_batch
 from grpo_core.tokenization import check_same_tokenizer, encode_prompt
 
@@ -38,7 +40,7 @@ START_TOLERANCE = {"float32": 1e-5, "bfloat16": 0.1}
 
 @dataclass(slots=True)
 class Trainer:
-    """Everything a step works on; `policy`, `optimizer` and `controller` move, the rest stays."""
+    """Everything a step works on; `policy`, `optimizer`, `controller` and `cloning` move, the rest stays."""
 
     config: RunConfig
     policy: LanguageModel
@@ -48,6 +50,8 @@ class Trainer:
     train_prompts: pl.DataFrame
     select_prompts: pl.DataFrame
     controller: KlController
+    demonstrations: CloningSource
+    cloning: CloningState
     reward_code_hash: str
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock of this step's phases."""
@@ -57,6 +61,16 @@ class Trainer:
         started = time.perf_counter()
         yield
         self.seconds[phase] = self.seconds.get(phase, 0.0) + time.perf_counter() - started
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What moves beside weights and optimizer, in JSON's types: a checkpoint holds it."""
+        return {**asdict(self.controller), "cloning": asdict(self.cloning)}
+
+    def take_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's `state`; what it does not have stays as it is at the start."""
+        self.controller = replace(self.controller, **{name: value for name, value in state.items() if name != "cloning"})
+        self.cloning = replace(self.cloning, **state.get("cloning", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +110,8 @@ def start_trainer(prompts: Path, start: Path, reference: Path, config: RunConfig
         train_prompts=train_prompts,
         select_prompts=evaluation_prompts(table, "select", config.grpo.select_max_prompts),
         controller=KlController(beta=settings.beta),
+        demonstrations=cloning_source(policy, table, settings),
+        cloning=CloningState(),
         reward_code_hash=code_hash(list(config.rewards)),
     )
 
@@ -125,28 +141,30 @@ def train_step(trainer: Trainer, step: int) -> StepResult:
 def learn(trainer: Trainer, batch: RolloutBatch, step: int) -> StepResult:
     """Score the rollout batch, compare within its groups, update the policy, let the KL controller follow: a function of its arguments."""
     with trainer.timed("score"):
-        scores = score_batch(batch, trainer.config.rewards)
-    signal = compare_within_groups(batch, scores, step, trainer.config.grpo, scale_by_std=trainer.loss.scale_by_std)
+        scores = score_batch(batch, trainer.config)
+    signal = compare_within_groups(batch, scores, step, trainer.config, scale_by_std=trainer.loss.scale_by_std)
     with trainer.timed("reference"):
         kept = keep_logprobs(trainer, batch, signal)
     if step == 1:
         check_start(kept, trainer.config.model.dtype)
     beta = trainer.controller.beta
+    cloning = cloning_term(trainer, batch, step)
     with trainer.timed("update"):
-        updates = update_policy(trainer, trainable(trainer, kept, batch, signal), step)
+        updates = update_policy(trainer, trainable(trainer, kept, batch, signal), step, cloning)
     metrics = {
         **reward_metrics(scores, signal, full_marks(trainer.config.rewards)),
         **advantage_metrics(signal),
         **completion_metrics(batch),
         **kl_metrics(kept),
         **update_metrics(updates),
+        **(cloning_metrics(cloning, updates) if trainer.config.grpo.cloning_weight > 0 else {}),
         "beta": beta,
         "learning_rate": learning_rate_at(step, trainer.config),
     }
     move_controller(trainer, metrics)
+    trainer.cloning = next_state(trainer.cloning, 1 - metrics["zero_variance_fraction"] + metrics["solved_group_fraction"], trainer.config.grpo)
     rollouts = rollout_rows(batch)
-    earned = (signal.shaped.flatten().tolist(), signal.advantages.flatten().tolist(), signal.clipped.flatten().tolist())
-    return StepResult(metrics, rollouts, reward_rows(rollouts, scores.by_function, scores.totals, *earned, trainer.reward_code_hash))
+    return StepResult(metrics, rollouts, reward_rows(rollouts, scores, signal, trainer.reward_code_hash))
 
 
 def draw_batch(trainer: Trainer, step: int) -> RolloutBatch:
@@ -215,8 +233,15 @@ def trainable(trainer: Trainer, kept: Minibatch, batch: RolloutBatch, signal: Si
     return replace(kept, batch=replace(kept.batch, mask=mask))
 
 
-def update_policy(trainer: Trainer, learned: Minibatch, step: int) -> list[StepStatistics]:
-    """`updates_per_rollout` passes of `minibatches_per_rollout` optimizer steps; whole groups are shuffled into minibatches by seed."""
+def cloning_term(trainer: Trainer, batch: RolloutBatch, step: int) -> Cloning:
+    """The demonstrations that stand beside the rollout batch, and their weight; none of them once it is 0."""
+    weight = weight_at(step, trainer.cloning, trainer.config.grpo)
+    pairs = demonstrations_of(trainer.demonstrations, batch.prompts["prompt_id"].to_list(), step, trainer.config.grpo) if weight > 0 else []
+    return Cloning(pairs, weight)
+
+
+def update_policy(trainer: Trainer, learned: Minibatch, step: int, cloning: Cloning) -> list[StepStatistics]:
+    """`updates_per_rollout` passes of `minibatches_per_rollout` optimizer steps; groups, and demonstrations, are shuffled into them whole, by seed."""
     settings = trainer.config.grpo
     for group in trainer.optimizer.param_groups:
         group["lr"] = learning_rate_at(step, trainer.config)
@@ -224,7 +249,8 @@ def update_policy(trainer: Trainer, learned: Minibatch, step: int) -> list[StepS
     statistics = []
     for update in range(settings.updates_per_rollout):
         order = permutation(len(groups), settings.seed, "minibatches", step, update)
-        for chosen in groups[order].chunk(settings.minibatches_per_rollout):
+        parts = divided(cloning.pairs, step, update, settings)
+        for chosen, pairs in zip(groups[order].chunk(settings.minibatches_per_rollout), parts, strict=True):
             statistics.append(
                 optimizer_step(
                     trainer.policy.model,
@@ -235,6 +261,7 @@ def update_policy(trainer: Trainer, learned: Minibatch, step: int) -> list[StepS
                     temperature=trainer.config.rollout.temperature,
                     micro_batch_size=settings.micro_batch_size,
                     max_grad_norm=settings.max_grad_norm,
+                    cloning=replace(cloning, pairs=pairs),
                 )
             )
     return statistics
@@ -264,7 +291,6 @@ def evaluate_select(trainer: Trainer, step: int) -> pl.DataFrame | None:
             name="policy",
             step=step,
             samples=0,
-            config=HeldoutEvalConfig(metric=config.grpo.select_metric),
-            rollout=config.rollout,
-            weights=config.rewards,
+            settings=HeldoutEvalConfig(metric=config.grpo.select_metric),
+            config=config,
         )

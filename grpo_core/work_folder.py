@@ -1,7 +1,7 @@
 """The work folder of one training: what continues it after a stop, extends it and lets its steps be done again. No torch here.
 
 Layout: `checkpoints/step-000010/` (model, optimizer.pt, state.json, manifest.json), `rollouts/`, `rewards/` and `select/` (a shard a
-step), `metrics.jsonl` and `timings.jsonl` (a line a step), `damaged/` (checkpoints that were passed over), `lock`. Its name is the run's key.
+step), `exploits/` (one, before the first), `metrics.jsonl` and `timings.jsonl` (a line a step), `damaged/` (checkpoints that were passed over), `lock`. Its name is the run's key.
 
 A checkpoint vouches for everything before it: its manifest holds the sha256 of its own files, of every shard up to its step, and of
 metrics.jsonl as it was. It is whole when all of these still fit.
@@ -37,19 +37,19 @@ from grpo_core.checkpoint import (
 from grpo_core.config import RunConfig, section_values
 from grpo_core.tables import write_table
 
-CADENCE = ("checkpoint_every", "keep_checkpoints")
+CHANGE_NO_STEP = ("checkpoint_every", "keep_checkpoints", "exploit_threshold", "acknowledged_exploits")
 """Settings of a training that change no step, and so no byte of what it leaves."""
 
-NOT_TRAINING = ("cost.py", "plan.py", "prompt_columns.py", "prompts.py", "replay.py")
+NOT_TRAINING = ("cost.py", "plan.py", "prompt_columns.py", "prompts.py", "replay.py", "rescore.py")
 """Files of grpo_core that no training imports: an edit of theirs leaves an interrupted one resumable."""
 
-Kind = Literal["rollouts", "rewards", "select"]
-KINDS: tuple[Kind, ...] = ("rollouts", "rewards", "select")
+Kind = Literal["rollouts", "rewards", "select", "exploits"]
+KINDS: tuple[Kind, ...] = ("rollouts", "rewards", "select", "exploits")
 
 
 def lasting_values(config: RunConfig, section: str) -> dict[str, Any]:
     """One section as plain values, without the settings that change no step."""
-    return {name: value for name, value in section_values(config, section).items() if name not in CADENCE}
+    return {name: value for name, value in section_values(config, section).items() if name not in CHANGE_NO_STEP}
 
 
 def code_digest() -> str:
@@ -105,6 +105,10 @@ class WorkFolder:
         self.shards[name] = file_sha256(self.folder / name)
         self.unsynced.append(name)
 
+    def rows(self, kind: Kind, step: int) -> pl.DataFrame:
+        """A step's rows as they were kept."""
+        return pl.read_parquet(self.folder / kind / f"step-{step:06d}.parquet")
+
     def append(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None) -> None:
         """One line a step in the log of metrics, and in that of the clock's figures when there are any."""
         line = _line(step, metrics)
@@ -128,7 +132,7 @@ class WorkFolder:
 
     def join(self, kind: Kind, steps: Iterable[int], path: Path, empty: pl.DataFrame | None = None) -> None:
         """The shards of `steps` as one table at `path`; `empty` where there is no step."""
-        tables = [pl.read_parquet(self.folder / kind / f"step-{step:06d}.parquet") for step in steps]
+        tables = [self.rows(kind, step) for step in steps]
         write_table(path, pl.concat(tables) if empty is None else pl.concat([empty, *tables]))
 
     def cut_back(self, manifest: Mapping[str, Any] | None) -> None:

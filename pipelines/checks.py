@@ -48,7 +48,7 @@ def _violation(outcome: Mapping[str, Any]) -> str:
 
 def in_sync_checks(root: Path, graph: Graph) -> dg.AssetChecksDefinition:
     """One `in_sync` check an asset, in one step: reading DVC's index is most of the work. A warning: results stay usable while others are tried."""
-    meaning = "Nothing it was made from has changed: `dvc repro` would do nothing."
+    meaning = "Nothing it was made from has changed, reward functions of installed packages included: `dvc repro` would do nothing."
     specs = [dg.AssetCheckSpec(IN_SYNC, asset=asset, description=meaning) for asset in graph.assets]
 
     @dg.multi_asset_check(name=IN_SYNC, specs=specs, can_subset=True)

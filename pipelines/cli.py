@@ -8,6 +8,7 @@ import click
 
 from assets.paths import Paths
 from grpo_core.determinism import overruled
+from pipelines.commands.audit_rewards import audit_rewards
 from pipelines.commands.checkout import checkout, experiment_option
 from pipelines.commands.compare import compare
 from pipelines.commands.doctor import doctor
@@ -15,6 +16,7 @@ from pipelines.commands.errors import clear_errors
 from pipelines.commands.prune import prune
 from pipelines.commands.replay import replay
 from pipelines.commands.reproduce import reproduce
+from pipelines.commands.rescore import rescore
 from pipelines.commands.trace import trace
 from pipelines.commands.verify import verify
 from pipelines.console import INTERRUPTED, visible, wide_console
@@ -181,7 +183,7 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
         click.echo(visible(text))
 
 
-for _command in (doctor, trace, compare, replay, reproduce, verify, prune):
+for _command in (doctor, audit_rewards, trace, compare, replay, rescore, reproduce, verify, prune):
     main.add_command(_command)
 
 

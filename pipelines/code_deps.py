@@ -6,14 +6,18 @@
 import argparse
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from grpo_core.rewards.registry import BUILT_IN, BuiltIn
 from pipelines.graph import LOOP, LOOP_STAGE, RUN_CONFIG
 from pipelines.params import ROOT
 
 PACKAGES = ("assets", "grpo_core", "pipelines")
 PAGE_ONLY = frozenset({"assets.page", "assets.charts", "assets.canvas", "assets.histograms", "assets.lineage"})
 """Modules that only draw a noun's page: a nicer chart must not train a model again."""
+REGISTRY, SANDBOX = "grpo_core.rewards.registry", "grpo_core.sandbox"
+"""Who imports the first calls built-in reward functions, which it imports by name; those that need the second run modules of it as text."""
 
 _STAGE = re.compile(r"^  (\w+):$")
 _CODE = re.compile(rf"^\s+- ({'|'.join(PACKAGES)})/\S+\.py$")
@@ -25,12 +29,27 @@ def imported_files(stages: Sequence[str]) -> dict[str, list[str]]:
     import grimp
 
     graph = grimp.build_graph(*PACKAGES, exclude_type_checking_imports=True, cache_dir=None)
+    for module in PAGE_ONLY & graph.modules:
+        graph.remove_module(module)
     files = {}
     for stage in stages:
-        roots = _roots(stage) & graph.modules
-        found = roots | {module for root in roots for module in graph.find_upstream_modules(root)}
-        files[stage] = sorted(f"{module.replace('.', '/')}.py" for module in found - PAGE_ONLY - set(PACKAGES))
+        found = _with_imported(graph, _roots(stage))
+        if REGISTRY in found:
+            found |= _with_imported(graph, _of_rewards(graph, BUILT_IN.values()))
+        files[stage] = sorted(f"{module.replace('.', '/')}.py" for module in found - set(PACKAGES))
     return files
+
+
+def _with_imported(graph: Any, modules: Iterable[str]) -> set[str]:
+    """Those of `modules` that there are, and all that they import."""
+    there = set(modules) & graph.modules
+    return there | {module for root in there for module in graph.find_upstream_modules(root)}
+
+
+def _of_rewards(graph: Any, functions: Iterable[BuiltIn]) -> set[str]:
+    """The modules of built-in reward functions, and the whole sandbox when one needs it."""
+    named = {function.path.partition(":")[0]: function.isolated for function in functions}
+    return set(named) | (set(graph.find_descendants(SANDBOX)) if any(named.values()) else set())
 
 
 def _roots(stage: str) -> set[str]:

@@ -11,8 +11,10 @@ import polars as pl
 from assets.grpo_checkpoint import finished_run_key
 from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
+from assets.rewards import commonest_reasons
 from assets.rollout_batches import KEYS
 from grpo_core.config import SECTIONS, RunConfig, section_values
+from grpo_core.exploits import exploits_table, findings
 from pipelines.records.provenance import Making
 from pipelines.records.runs import related
 from pipelines.tracking import MlflowSink, Status, mlflow_failures, open_run, page_address, provenance_tags, tracking_uri
@@ -58,7 +60,7 @@ def training_record(making: Making, config: RunConfig, work: Path) -> Iterator[P
             _finish_stopped(sink, paths.root, error)
         raise
     with _clear_errors(paths.root):
-        log_training(sink or _open(making, config, work.name), making)
+        log_training(sink or _open(making, config, work.name), making, config)
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def review_record(making: Making, config: RunConfig) -> Iterator[ProgressCallbac
         sink.finish("FINISHED")
 
 
-def log_training(sink: MlflowSink, making: Making) -> None:
+def log_training(sink: MlflowSink, making: Making, config: RunConfig) -> None:
     """All that a finished training leaves: curves to the last step, data, charts, samples, and how it and all before it was made."""
     from assets.charts import training_charts
     from grpo_core.checkpoint import file_sha256
@@ -90,7 +92,12 @@ def log_training(sink: MlflowSink, making: Making) -> None:
     sink.replay(metrics, paths.provenance("grpo_checkpoint") / "timings.jsonl", int(rewards["step"].max()), final=True)  # type: ignore[arg-type]  # an int column
     sink.log_inputs(pl.read_parquet(paths.prompts), file_sha256(paths.prompts))
     sink.log_figures(training_charts(pl.read_ndjson(metrics, infer_schema_length=None), rewards))
-    sink.log_samples(training_samples(pl.read_parquet(paths.rollout_batches), rewards))
+    rollouts = pl.read_parquet(paths.rollout_batches, columns=[*KEYS, "text", "length", "finish_reason"])
+    sink.log_samples(training_samples(rollouts, rewards))
+    if not (reasons := commonest_reasons(rewards.join(rollouts, on=KEYS, maintain_order="left"))).is_empty():
+        sink.log_samples(reasons.head(SAMPLES), "reward_troubles")
+    found = findings(pl.read_parquet(paths.exploits), config.rewards, config.scoring)
+    sink.log_samples(exploits_table(found, everything=True), "exploits")
     sink.log_records(related(paths.root, making.record()))
     _keep_address(sink, paths)
     sink.finish("FINISHED")
@@ -129,9 +136,9 @@ def _keep_address(sink: MlflowSink, paths: Paths) -> None:
 
 def training_samples(rollouts: pl.DataFrame, rewards: pl.DataFrame) -> pl.DataFrame:
     """A few completions of the first and of the last step with what they earned: what was learned, side by side."""
-    rows = rollouts.join(rewards.select(*KEYS, "reward", "advantage"), on=KEYS, maintain_order="left")
+    rows = rollouts.join(rewards.select(*KEYS, "reward", "advantage", "status", "reason"), on=KEYS, maintain_order="left")
     ends = [rows.filter(pl.col("step") == step).head(SAMPLES) for step in sorted({rows["step"].min(), rows["step"].max()})]  # type: ignore[type-var]
-    return pl.concat(ends).select("step", "prompt_id", "text", "length", "finish_reason", "reward", "advantage")
+    return pl.concat(ends).select("step", "prompt_id", "text", "length", "finish_reason", "reward", "advantage", "status", "reason")
 
 
 def _open(making: Making, config: RunConfig, run_key: str) -> MlflowSink:

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelines.graph import RUN_CONFIG
+from assets.paths import Paths
+from pipelines.graph import LOOP_STAGE, RUN_CONFIG
 from pipelines.lock import read_lock
 from pipelines.params import section_files
+from pipelines.reward_code import reward_code_changes
 
 Change = tuple[str, Any, Any]
 """Dotted key, old value, new value; `ABSENT` on the side that lacks it."""
@@ -40,7 +42,7 @@ def all_out_of_sync(root: Path, targets: Iterable[str]) -> dict[str, list[str]]:
             above = sorted({_name(stage) for stage in networkx.descendants(graph, stages[target])} - {RUN_CONFIG})
             for name in (target, *above):
                 if name not in own:
-                    own[name] = _own_reasons(stages[name], resolved) if name in lock or name.endswith(".dvc") else ["never run"]
+                    own[name] = _all_reasons(root, stages[name], resolved) if name in lock or name.endswith(".dvc") else ["never run"]
             result[target] = own[target] + [f"{name}: {reason}" for name in above for reason in own[name]]
     return result
 
@@ -50,6 +52,17 @@ def _name(stage: Any) -> str:
     from dvc.stage import PipelineStage
 
     return stage.name if isinstance(stage, PipelineStage) else stage.path_in_repo
+
+
+def _all_reasons(root: Path, stage: Any, resolved: Mapping[str, bytes]) -> list[str]:
+    """Why this stage would run again, and which reward functions have other code: also those of installed packages, which DVC does not watch."""
+    reasons, name = _own_reasons(stage, resolved), _name(stage)
+    kind, _, experiment = name.partition("@")
+    if kind != LOOP_STAGE:
+        return reasons
+    functions = json.loads(resolved.get(f"{experiment}/rewards.json", b"{}"))
+    changed = [change.sentence() for change in reward_code_changes(Paths(root, experiment), functions)]
+    return reasons + (changed if reasons else [f"{sentence}; DVC cannot see it: `dvc repro -f -s {name}` trains with it" for sentence in changed])
 
 
 def _own_reasons(stage: Any, resolved: Mapping[str, bytes]) -> list[str]:

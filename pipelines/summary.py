@@ -25,7 +25,9 @@ def written_evidence(paths: Paths) -> Table:
 def evidence(numbers: Mapping[str, float], experiment: str) -> Table:
     """Reference and policy on the held-out prompts, with their differences; 95 % intervals in brackets."""
     k = int(numbers["samples_per_prompt"])
-    title = f"Held-out evaluation of {experiment!r}: {int(numbers['num_prompts'])} prompts never trained on, 95 % intervals in brackets"
+    ungraded = int(numbers.get("num_ungraded_prompts", 0))
+    aside = f" ({ungraded} more, on which the metric failed, are left out)" if ungraded else ""
+    title = f"Held-out evaluation of {experiment!r}: {int(numbers['num_prompts'])} prompts never trained on{aside}, 95 % intervals in brackets"
     table = Table(title=title, title_justify="left")
     for heading in ("", "reference", "policy", "difference (paired)"):
         table.add_column(heading, justify="left" if heading == "" else "right")

@@ -20,10 +20,11 @@ from transformers import PreTrainedModel
 
 from assets import blind_review_set, heldout_eval, sft_checkpoint
 from assets.paths import Paths
-from grpo_core.config import SECTIONS, ConfigError, ModelConfig, RunConfig, section_values
+from grpo_core.config import SECTIONS, ConfigError, ModelConfig, RunConfig, SftConfig, section_values
 from grpo_core.determinism import prepare
 from grpo_core.loop import Files, train
 from grpo_core.models import load_model, policy_digest, start_model
+from grpo_core.probes import PROBES
 from grpo_core.prompts import PromptsError, make_prompts
 from grpo_core.tokenization import check_lengths
 from tests.assets.lifecycle import ignore, make_lifecycle, never
@@ -31,6 +32,7 @@ from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
 
 ROOT = Path(__file__).resolve().parents[1]
 ODD, EVEN = "tests.every_field_rewards:of_odd_length", "tests.every_field_rewards:of_even_length"
+TARGET, SLEEPY, FAILS_ON_ODD = "tests.tiny_rewards:with_target", "tests.every_field_rewards:sleepy", "tests.every_field_rewards:fails_on_odd_length"
 BASE = tiny_config(steps=2, eval_every=0, warmup_steps=0)
 """What every case starts from: a run of a fraction of a second."""
 MODEL_FOLDER = "(a folder with another model)"
@@ -63,12 +65,17 @@ FROM_FILE = {
 """A file whose every column has a sibling under another name."""
 HASHED = {**FROM_FILE, "prompts.split_column": ""}
 OTHER_MODEL = {"model": ModelConfig(path=MODEL_FOLDER, device="cpu", num_threads=1)}
+GIVEN_MODEL = {**OTHER_MODEL, "sft": SftConfig(steps=0)}
+"""What no generated demonstration can teach."""
 SLOW = {"grpo.steps": 9, "grpo.learning_rate": 1e-5}
 """So little is learned that the estimate of KL goes up and down about 0."""
 THRESHOLD = {**SLOW, "grpo.kl_control": "threshold", "grpo.kl_upper": 1e-3, "grpo.kl_lower": 0.0, "grpo.kl_patience": 1}
 PID = {"grpo.kl_control": "pid", "grpo.steps": 3}
 EVALUATED = {"grpo.eval_every": 1, "grpo.select_metric": ODD}
 GRADED = {"heldout_eval.metric": ODD}
+ACKNOWLEDGED = {f"{REWARD}/{probe}": "a toy" for probe in PROBES}
+CLONING = {"grpo.cloning_weight": 0.5, "grpo.cloning_steps": 4, "grpo.cloning_batch_size": 2}
+SIGNALLED = {**CLONING, "grpo.cloning_schedule": "signal", "grpo.cloning_steps": 0}
 DRIFTING = {"grpo.learning_rate": 3e-2, "grpo.updates_per_rollout": 2}
 
 CASES: dict[str, list[Case]] = {
@@ -99,6 +106,8 @@ CASES: dict[str, list[Case]] = {
     "prompts.sft_fraction": [Case(value=0.3, moves="prompts/splits")],
     "prompts.select_fraction": [Case(value=0.1, moves="prompts/splits")],
     "prompts.heldout_fraction": [Case(value=0.2, moves="prompts/splits")],
+    "prompts.reasoning_gym": [Case(value="chain_sum", moves="prompts/table", given=GIVEN_MODEL)],
+    "prompts.reasoning_gym_config": [Case(value={"max_terms": 3}, moves="prompts/table", given={**GIVEN_MODEL, "prompts.reasoning_gym": "chain_sum"})],
     "prompts.num_generated": [Case(value=250, moves="prompts/table")],
     "prompts.num_digits": [Case(value=2, moves="prompts/table")],
     "prompts.seed": [Case(value=1, moves="prompts/splits"), Case(value=1, moves="prompts/splits", given=HASHED)],
@@ -123,6 +132,15 @@ CASES: dict[str, list[Case]] = {
         Case(value={ODD: 1.0}, moves="training/rewards"),
         Case(value={REWARD: 1.0, ODD: 0.5}, moves="training/rewards"),
     ],
+    "reward_options": [Case(value={TARGET: {"target": 5}}, moves="training/rewards", given={"rewards": {TARGET: 1.0}})],
+    "scoring.combine": [Case(value="gdpo", moves="training/weights", given={"rewards": {REWARD: 1.0, ODD: 0.5}})],
+    "scoring.timeout_seconds": [
+        Case(value=0.1, moves="training/rewards", given={"rewards": {SLEEPY: 1.0}, "grpo.prompts_per_step": 2, "grpo.group_size": 2, "grpo.steps": 1})
+    ],
+    "scoring.max_error_rate": [Case(value=1.0, moves="attempt/refusal", given={"rewards": {FAILS_ON_ODD: 1.0}})],
+    "scoring.exploit_prompts": [Case(value=2, moves="training/exploits", keeps=TRAINED)],
+    "scoring.exploit_threshold": [Case(value=0.2, moves="attempt/refusal")],
+    "scoring.acknowledged_exploits": [Case(value=ACKNOWLEDGED, moves="attempt/refusal", given={"scoring.exploit_threshold": 0.2})],
     "grpo.steps": [Case(value=3, moves="training/rollouts")],
     "grpo.prompts_per_step": [Case(value=2, moves="training/rollouts")],
     "grpo.group_size": [Case(value=8, moves="training/rollouts")],
@@ -166,6 +184,14 @@ CASES: dict[str, list[Case]] = {
     "grpo.mask_truncated": [Case(value=True, moves="training/weights")],
     "grpo.length_penalty": [Case(value=0.1, moves="training/rewards")],
     "grpo.length_target": [Case(value=5, moves="training/rewards", given={"grpo.length_penalty": 0.1})],
+    "grpo.cloning_weight": [Case(value=0.5, moves="training/weights", also=CLONING), Case(value=0.1, moves="training/weights", given=CLONING)],
+    "grpo.cloning_schedule": [
+        Case(value="cosine", moves="training/weights", given=CLONING),
+        Case(value="signal", moves="training/weights", given=CLONING, also=SIGNALLED),
+    ],
+    "grpo.cloning_steps": [Case(value=1, moves="training/weights", given=CLONING)],
+    "grpo.cloning_batch_size": [Case(value=3, moves="training/weights", given=CLONING)],
+    "grpo.demonstration_fraction": [Case(value=1.0, moves="training/weights", given=CLONING)],
     "grpo.eval_every": [Case(value=1, moves="training/evaluations", keeps=("weights", "rollouts", "rewards"))],
     "grpo.select_metric": [Case(value=EVEN, moves="training/evaluations", given=EVALUATED, keeps=("weights", "rollouts", "rewards"))],
     "grpo.select_max_prompts": [Case(value=1, moves="training/evaluations", given=EVALUATED, keeps=("weights", "rollouts", "rewards"))],
@@ -185,12 +211,15 @@ CASES: dict[str, list[Case]] = {
 }
 
 
+MAPPINGS = ("rewards", "reward_options")
+
+
 def sections() -> dict[str, Any]:
-    """Section → its class, but for the rewards, which are a mapping."""
-    return {f.name: f.default_factory for f in fields(RunConfig) if f.name != "rewards"}
+    """Section → its class, but for those that are a mapping of the user's own names."""
+    return {f.name: f.default_factory for f in fields(RunConfig) if f.name not in MAPPINGS}
 
 
-FIELDS = ["rewards", *(f"{section}.{f.name}" for section, kind in sections().items() for f in fields(kind))]
+FIELDS = [*MAPPINGS, *(f"{section}.{f.name}" for section, kind in sections().items() for f in fields(kind))]
 
 
 def hint(key: str) -> Any:
@@ -268,12 +297,21 @@ def trained(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
         "rollouts": files.rollouts.read_bytes(),
         "texts": rollouts["raw_text"].to_list(),
         "rewards": files.rewards.read_bytes(),
+        "exploits": files.exploits.read_bytes(),
         "metrics": metrics,
         "evaluations": [{name: value for name, value in line.items() if name.startswith("eval/")} for line in metrics],
         "checkpoints": checkpoints(files.work),
         "passes": passes["passes"],
         "rows_sampled": passes["rows"],
     }
+
+
+def attempted(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
+    try:
+        trained(lab, config, folder)
+    except ValueError as error:
+        return {"refusal": str(error)}
+    return {"refusal": ""}
 
 
 def fine_tuned(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
@@ -358,7 +396,8 @@ def held(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
 
 
 RUNNERS: dict[str, Callable[[Lab, RunConfig, Path], dict[str, Any]]] = {
-    "training": trained, "fine_tuning": fine_tuned, "start": started, "prompts": told, "evaluation": answered, "review": reviewed, "process": held,
+    "training": trained, "attempt": attempted, "fine_tuning": fine_tuned, "start": started, "prompts": told, "evaluation": answered,
+    "review": reviewed, "process": held,
 }  # fmt: skip
 
 

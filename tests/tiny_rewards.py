@@ -1,6 +1,7 @@
 """Reward functions that a user might write, named in tests by import path."""
 
 from typing import Any
+from zlib import crc32
 
 
 def share_of_small_digits(completions: list[str], **columns: object) -> list[float]:
@@ -67,12 +68,105 @@ def huge(completions: list[Any], **columns: object) -> list[float]:
     return [1e308] * len(completions)
 
 
-def raises_on_the_third(completions: list[Any], **columns: object) -> list[float]:
-    return [1 / (2 - row) for row in range(len(completions))]  # the line that raises
-
-
 def wants_a_column(completions: list[Any], solution: list[str], **columns: object) -> list[float]:
     return [0.0] * len(completions)
 
 
 NOT_A_FUNCTION = 3
+
+
+def with_target(completions: list[str], *, target: int = 3, **columns: object) -> list[float]:
+    return [float(len(text) - target) for text in completions]
+
+
+async def awaited(completions: list[str], **columns: object) -> list[float]:
+    import asyncio
+
+    await asyncio.sleep(0)
+    return [float(len(text)) for text in completions]
+
+
+def fails_on_bad(completions: list[str], **columns: object) -> list[float]:
+    """What a user's grader does on a text that it did not think of."""
+    return [1 / (text != "bad") for text in completions]  # the line that raises
+
+
+def nan_on_bad(completions: list[str], **columns: object) -> list[float]:
+    return [float("nan") if text == "bad" else 1.0 for text in completions]
+
+
+def hangs_on_bad(completions: list[str], **columns: object) -> list[float]:
+    import time
+
+    for text in completions:
+        while text == "bad":
+            time.sleep(0.1)
+    return [0.5] * len(completions)
+
+
+def dies_on_bad(completions: list[str], **columns: object) -> list[float]:
+    import os
+    import signal
+
+    if "bad" in completions:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return [-0.5] * len(completions)
+
+
+def dies_once(completions: list[str], marker: list[str], **columns: object) -> list[float]:
+    """As if somebody killed its process: it dies the first time only."""
+    import os
+    import signal
+    from pathlib import Path
+
+    if not Path(marker[0]).exists():
+        Path(marker[0]).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return [float(len(text)) for text in completions]
+
+
+def prints(completions: list[str], **columns: object) -> list[float]:
+    print("seen by whoever looks at stderr")
+    return [1.0] * len(completions)
+
+
+def where_it_runs(completions: list[str], **columns: object) -> list[float]:
+    import os
+    import threading
+
+    return [float(os.getpid()), float(threading.current_thread() is threading.main_thread()), *[0.0] * (len(completions) - 2)]
+
+
+def raises_on_a_few(completions: list[str], **columns: object) -> list[float]:
+    """Raises where it meets one text in fifty."""
+    for text in completions:
+        if crc32(text.encode()) % 50 == 0:
+            raise ZeroDivisionError("a bug of ours")
+    return share_of_small_digits(completions)
+
+
+def has_all_outcomes(completions: list[str], **columns: object) -> list[Any]:
+    """One text in seven has no opinion, one in seven is invalid, one in seven makes it return what is no number."""
+    from grpo_core.rewards.outcomes import Invalid
+
+    special: dict[int, Any] = {0: None, 1: Invalid("a seventh"), 2: float("nan")}
+    values = share_of_small_digits(completions)
+    return [special.get(crc32(text.encode()) % 7, value) for text, value in zip(completions, values, strict=True)]
+
+
+def the_number_it_says(completions: list[str], **columns: object) -> list[Any]:
+    """What a text reads as a number; none: no opinion; `?`: invalid; `!`: raises."""
+    from grpo_core.rewards.outcomes import Invalid
+
+    if "!" in completions:
+        raise KeyError("a bug of ours")
+    return [None if text == "" else Invalid("a question mark") if text == "?" else float(text) for text in completions]
+
+
+def leaves_a_child_and_hangs(completions: list[str], **columns: object) -> list[float]:
+    import subprocess
+    import time
+
+    subprocess.Popen(["sleep", "60"])
+    time.sleep(60)
+    return [0.0] * len(completions)

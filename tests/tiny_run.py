@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from grpo_core.checkpoint import write_folder
-from grpo_core.config import BlindReviewConfig, GrpoConfig, HeldoutEvalConfig, PromptsConfig, RolloutConfig, RunConfig, SftConfig
+from grpo_core.config import BlindReviewConfig, GrpoConfig, HeldoutEvalConfig, PromptsConfig, RolloutConfig, RunConfig, ScoringConfig, SftConfig
 from grpo_core.loop import Files
 from grpo_core.models import policy_digest, save_model
 from grpo_core.tokenization import fingerprint
@@ -39,7 +39,7 @@ def prompts_table(*, train: int = 10, select: int = 4, heldout: int = 6, sft: in
 
 
 def tiny_config(*, rewards: dict[str, float] | None = None, **grpo: Any) -> RunConfig:
-    """Six steps of 4 prompts × 4 completions, a checkpoint every second one; `grpo` changes fields of that section."""
+    """Six steps of 4 prompts × 4 completions, a checkpoint every second one, no exploit too many; `grpo` changes fields of that section."""
     settings: dict[str, Any] = {
         "steps": 6, "prompts_per_step": 4, "group_size": 4, "minibatches_per_rollout": 2, "micro_batch_size": 8, "learning_rate": 3e-3, "warmup_steps": 2,
         "eval_every": 3, "checkpoint_every": 2,
@@ -50,6 +50,7 @@ def tiny_config(*, rewards: dict[str, float] | None = None, **grpo: Any) -> RunC
         sft=SftConfig(steps=3, batch_size=4, micro_batch_size=4, warmup_steps=1),
         rollout=RolloutConfig(max_new_tokens=8, batch_size=16),
         rewards={REWARD: 1.0} if rewards is None else rewards,
+        scoring=ScoringConfig(exploit_prompts=1, exploit_threshold=1.0),
         grpo=GrpoConfig(**{**settings, **grpo}),
         heldout_eval=HeldoutEvalConfig(samples_per_prompt=2, bootstrap_resamples=100),
         blind_review_set=BlindReviewConfig(num_pairs=3, num_control_pairs=2),
@@ -77,14 +78,14 @@ def outputs(root: Path, given: Path) -> Files:
     """The inputs below `given`, with outputs and work folder below `root`; the folder has the name of one run's key."""
     return Files(
         prompts=given / "prompts.parquet", start=given / "start", reference=given / "reference", rollouts=root / "rollouts.parquet",
-        select=root / "select.parquet", rewards=root / "rewards.parquet", checkpoint=root / "checkpoint", timings=root / "timings.jsonl",
-        work=root / "work" / "key",
+        select=root / "select.parquet", rewards=root / "rewards.parquet", exploits=root / "exploits.parquet", checkpoint=root / "checkpoint",
+        timings=root / "timings.jsonl", work=root / "work" / "key",
     )  # fmt: skip
 
 
 def content(files: Files) -> dict[str, bytes]:
     """Every hashed byte that a run leaves, by name."""
-    found = {path.name: path.read_bytes() for path in (files.rollouts, files.select, files.rewards)}
+    found = {path.name: path.read_bytes() for path in (files.rollouts, files.select, files.rewards, files.exploits)}
     return found | {f"checkpoint/{path.name}": path.read_bytes() for path in sorted(files.checkpoint.iterdir())}
 
 

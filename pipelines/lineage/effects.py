@@ -21,6 +21,8 @@ CURVES = {"KL": "kl/mean", "entropy": "entropy"}
 """Measures that are one number a step; KL is to each run's reference, in nats a token."""
 OF_GROUPS = {"reward": "reward/mean", "length": "length/mean"}
 """Measures of every completion, and the curves that stand in for them where the ledger is not here."""
+TROUBLES = {"invalid": "status/invalid_fraction", "reward errors": "status/error_fraction"}
+"""Shares of completions that were not simply scored, and their curves: compared where either run has any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,11 @@ def training_effects(first: "Run", second: "Run", window: int, notes: list[str])
     found = []
     if groups[0].is_empty() or groups[1].is_empty():
         notes.append("training: the ledger of both runs is not on this machine, so reward and length are compared by step, from the curves")
-        found += [_by_step(measure, steps[0], steps[1], column) for measure, column in OF_GROUPS.items()]
+        met = {measure: column for measure, column in TROUBLES.items() if _any_above_zero(steps, column)}
+        found += [_by_step(measure, steps[0], steps[1], column) for measure, column in {**OF_GROUPS, **met}.items()]
     else:
         shared = [name for name in groups[0].columns if name in groups[1].columns and (name in OF_GROUPS or name.startswith("reward/"))]
+        shared += [name for name in TROUBLES if _any_above_zero(groups, name)]
         found += [_by_group(measure, groups[0], groups[1]) for measure in shared]
     found += [_by_step(measure, steps[0], steps[1], column) for measure, column in CURVES.items()]
     known = [effect for effect in found if effect is not None]
@@ -70,7 +74,7 @@ def training_effects(first: "Run", second: "Run", window: int, notes: list[str])
 
 
 def last_groups(run: "Run", window: int) -> pl.DataFrame:
-    """A row a group of the last steps: `place` (steps before the last), `prompt_id`, mean `length`, mean `reward`, mean `reward/<function>`."""
+    """A row a group of the last steps: `place` (steps before the last), `prompt_id`, mean `reward`, `reward/<function>` and `length`, shares of TROUBLES."""
     paths = Paths(Path(), run.experiment)
     rollouts, rewards = find(run, paths.rollout_batches), find(run, paths.rewards)
     if rollouts is None or rewards is None:
@@ -80,10 +84,15 @@ def last_groups(run: "Run", window: int) -> pl.DataFrame:
     recent = pl.col("step") > last - window
     parts = [name for name in scores.collect_schema().names() if name == "reward" or name.startswith("reward/")]
     lengths = drawn.filter(recent).group_by("step", "group").agg(pl.col("prompt_id").first(), pl.col("length").mean())
-    earned = scores.filter(recent).group_by("step", "group").agg(pl.col(parts).mean())
+    shares = [(pl.col("status") == status).mean().alias(name) for status, name in zip(("invalid", "error"), TROUBLES, strict=True)]
+    earned = scores.filter(recent).group_by("step", "group").agg(pl.col(parts).mean(), *shares)
     rows = lengths.join(earned, on=["step", "group"]).with_columns(place=last - pl.col("step"))
     parts.sort(key=lambda name: name != "reward")
-    return rows.sort("place", "prompt_id", "group").select("place", "prompt_id", *parts, "length").collect()
+    return rows.sort("place", "prompt_id", "group").select("place", "prompt_id", *parts, "length", *TROUBLES).collect()
+
+
+def _any_above_zero(tables: Sequence[pl.DataFrame], column: str) -> bool:
+    return any(column in table.columns and bool((table[column] > 0).any()) for table in tables)
 
 
 def last_steps(run: "Run", window: int) -> pl.DataFrame:
@@ -98,7 +107,8 @@ def selection_effects(first: "Run", second: "Run", notes: list[str]) -> list[Eff
     for run in (first, second):
         path = find(run, Paths(Path(), run.experiment).select_completions)
         table = pl.DataFrame() if path is None else pl.scan_parquet(path).select("step", "prompt_id", "decoding", "correct").collect()
-        answers.append(table if table.is_empty() else table.filter((pl.col("decoding") == "greedy") & (pl.col("step") == table["step"].max())))
+        last = pl.col("decoding").eq("greedy") & pl.col("step").eq(pl.col("step").max()) & pl.col("correct").is_not_null()
+        answers.append(table if table.is_empty() else table.filter(last))
     if not answers[0].is_empty() and not answers[1].is_empty():
         return [_accuracy("select accuracy", answers[0], answers[1], "correct", share=True)]
     notes.append("selection: answers of both runs are not on this machine, or nothing was evaluated during training")
@@ -172,7 +182,7 @@ def _heldout_scores(run: "Run") -> pl.DataFrame:
     if path is None:
         return pl.DataFrame()
     rows = pl.scan_parquet(path).filter(pl.col("model") == "policy")
-    greedy = rows.filter(pl.col("decoding") == "greedy").select("prompt_id", "correct", "length")
+    greedy = rows.filter((pl.col("decoding") == "greedy") & pl.col("correct").is_not_null()).select("prompt_id", "correct", "length")
     sampled = rows.filter(pl.col("decoding") == "sample").group_by("prompt_id").agg(pl.col("correct").mean().alias("mean_at_k"))
     return greedy.join(sampled, on="prompt_id", how="left").collect()
 

@@ -1,6 +1,7 @@
 """What MLflow holds of a run whose files are not on this machine: its configuration, its curves and its held-out numbers."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -73,8 +74,23 @@ def nested(params: dict[str, str]) -> dict[str, dict[str, Any]]:
     for name, text in params.items():
         section, _, key = name.partition(".")
         if section in defaults:
-            found.setdefault(section, {})[key] = text if isinstance(defaults[section].get(key), str) else _value(text)
+            mapping, inner = _place(defaults[section], section, key)
+            values = found.setdefault(section, {})
+            (values if mapping is None else values.setdefault(mapping, {}))[inner] = text if isinstance(defaults[section].get(key), str) else _value(text)
+    if found:  # a mapping without entries has left no parameter
+        found.setdefault("reward_options", {})
+        for section, values in found.items():
+            found[section] = {key: {} for key, usual in defaults[section].items() if isinstance(usual, Mapping)} | values
     return found
+
+
+def _place(defaults: Mapping[str, Any], section: str, key: str) -> tuple[str | None, str]:
+    """The mapping within its section that a parameter belongs to (None: it is one of the section's own) and its key there."""
+    if section == "reward_options":  # a function's import path has dots, the name of its option has none
+        function, _, option = key.rpartition(".")
+        return function, option
+    field, _, inner = key.partition(".")
+    return (field, inner) if isinstance(defaults.get(field), Mapping) else (None, key)
 
 
 def _value(text: str) -> Any:

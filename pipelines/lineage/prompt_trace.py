@@ -19,10 +19,10 @@ from pipelines.records.runs import EVALUATION, TRAINING
 if TYPE_CHECKING:
     from pipelines.records.runs import Run
 
-PART = "reward/"
-"""Columns that hold what one reward function gave begin with it."""
+PART, STATUS = "reward/", "status/"
+"""Columns that hold what one reward function gave, and what became of the completion there, begin with these."""
 DRAWN = ("text", "raw_text", "length", "finish_reason", "policy_digest")
-EARNED = ("status", "reward", "shaped_reward", "advantage", "clipped_advantage", "reward_code_hash")
+EARNED = ("status", "reason", "reward", "shaped_reward", "advantage", "clipped_advantage", "reward_code_hash")
 ANSWERED = (*EVALUATION_KEYS, "correct", "reward", *DRAWN)
 NEAR = 5
 """Prompts named when none fits, or several do."""
@@ -36,7 +36,10 @@ class PromptTraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PromptTrace:
-    """One prompt and every completion of it. A completion's `run` is its training's key, its `parts` are what each reward function gave."""
+    """One prompt and every completion of it.
+
+    A completion's `run` is its training's key; its `parts` are what each reward function gave, its `statuses` what became of it there if not `ok`.
+    """
 
     prompt: dict[str, Any]
     """Its row of the table of prompts; only the `prompt_id` when the table does not hold it any more."""
@@ -233,8 +236,8 @@ def _training(ledger: Ledger, prompt_id: str) -> list[dict[str, Any]]:
     drawn = pl.scan_parquet(ledger.tables["rollouts"]).filter(pl.col("prompt_id") == prompt_id).select(*KEYS, *DRAWN)
     if "rewards" in ledger.tables:
         scores = pl.scan_parquet(ledger.tables["rewards"])
-        parts = [name for name in scores.collect_schema().names() if name.startswith(PART)]
-        drawn = drawn.join(scores.filter(pl.col("prompt_id") == prompt_id).select(*KEYS, *EARNED, *parts), on=KEYS, how="left")
+        earned = [name for name in scores.collect_schema().names() if name in EARNED or name.startswith((PART, STATUS))]
+        drawn = drawn.join(scores.filter(pl.col("prompt_id") == prompt_id).select(*KEYS, *earned), on=KEYS, how="left")
     return [_labelled(ledger, row) for row in drawn.sort("step", "group", "completion_index").collect().to_dicts()]
 
 
@@ -249,6 +252,7 @@ def _answers(ledger: Ledger, prompt_id: str, path: Path) -> list[dict[str, Any]]
 
 def _labelled(ledger: Ledger, row: dict[str, Any]) -> dict[str, Any]:
     """The row under its experiment and run, with each function's reward under `parts`."""
-    plain = {name: value for name, value in row.items() if not name.startswith(PART)}
+    plain = {name: value for name, value in row.items() if not name.startswith((PART, STATUS))}
     parts = {name.removeprefix(PART): value for name, value in row.items() if name.startswith(PART)}
-    return {"experiment": ledger.experiment, "run": ledger.run, **plain, "parts": parts}
+    statuses = {name.removeprefix(STATUS): value for name, value in row.items() if name.startswith(STATUS) and value != "ok"}
+    return {"experiment": ledger.experiment, "run": ledger.run, **plain, "parts": parts, "statuses": statuses}

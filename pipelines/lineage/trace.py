@@ -68,8 +68,9 @@ def outputs(experiment: str) -> list[str]:
     """Repository-relative paths of what a run leaves, in the order it is made. Of a folder, the file that names the rest of it."""
     paths = Paths(Path(), experiment)
     folders = [paths.sft_checkpoint, paths.reference_checkpoint, paths.grpo_checkpoint]
-    tables = [paths.rollout_batches, paths.rewards, paths.select_completions, paths.heldout_completions, paths.heldout_summary, paths.blind_review_pairs]
-    made = [paths.prompts, *[folder / "manifest.json" for folder in folders], paths.grpo_checkpoint / "metrics.jsonl", *tables]
+    tables = [paths.rollout_batches, paths.rewards, paths.exploits, paths.select_completions]
+    evidence = [paths.heldout_completions, paths.heldout_summary, paths.blind_review_pairs]
+    made = [paths.prompts, *[folder / "manifest.json" for folder in folders], paths.grpo_checkpoint / "metrics.jsonl", *tables, *evidence]
     return [path.as_posix() for path in made]
 
 
@@ -104,14 +105,14 @@ def metrics(run: "Run") -> pl.DataFrame:
 
 
 def select_evaluations(run: "Run") -> list[dict[str, Any]]:
-    """Greedy accuracy on the `select` split during training, with Wilson's interval."""
+    """Greedy accuracy on the `select` split during training, with Wilson's interval; an evaluation of which nothing could be graded is left out."""
     path = find(run, Paths(Path(), run.experiment).select_completions)
     if path is None:
         return []
     greedy = pl.scan_parquet(path).filter(pl.col("decoding") == "greedy")
-    counted = greedy.group_by("step").agg(pl.len().alias("num_prompts"), pl.col("correct").sum(), pl.col("length").mean()).sort("step").collect()
+    counted = greedy.group_by("step").agg(pl.col("correct").count().alias("num_prompts"), pl.col("correct").sum(), pl.col("length").mean()).sort("step")
     rows = []
-    for row in counted.to_dicts():
+    for row in counted.filter(pl.col("num_prompts") > 0).collect().to_dicts():
         share = wilson(row["correct"], row["num_prompts"])
         accuracy = _ends("accuracy", share.estimate, share.low, share.high)
         rows.append({"step": row["step"], "num_prompts": row["num_prompts"], **accuracy, "length": row["length"]})
@@ -127,7 +128,8 @@ def heldout(run: "Run") -> dict[str, Any]:
         answers = find(run, paths.heldout_completions)
     if answers is None:
         return logged(run).heldout
-    greedy = pl.scan_parquet(answers).filter(pl.col("decoding") == "greedy").group_by("model").agg(pl.len(), pl.col("correct").sum()).sort("model")
+    graded = pl.scan_parquet(answers).filter((pl.col("decoding") == "greedy") & pl.col("correct").is_not_null())
+    greedy = graded.group_by("model").agg(pl.len(), pl.col("correct").sum()).sort("model")
     found: dict[str, Any] = {}
     for name, asked, right in greedy.collect().rows():
         share = wilson(right, asked)

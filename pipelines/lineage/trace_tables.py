@@ -18,9 +18,9 @@ SHOWN_STEPS = 6
 SHOWN_COMPLETIONS = 20
 LONGEST_TEXT = 240
 """Characters of a completion that are shown; `--json` gives all."""
-TAKEN = ("experiment", "run", "model", "step", "#", "right", "reward", "advantage", "policy", "text")
+TAKEN = ("experiment", "run", "model", "step", "#", "right", "reward", "status", "why", "advantage", "policy", "text")
 """Headings of a completion's own columns."""
-LEFT = ("policy", "experiment", "run", "model", "#", "right", "text")
+LEFT = ("policy", "experiment", "run", "model", "#", "right", "status", "why", "text")
 
 
 def shown(found: Trace, root: Path, *, every_step: bool, every_setting: bool) -> Group:
@@ -135,7 +135,9 @@ def _heldout(summary: Mapping[str, Any]) -> RenderableType:
         rows.append({"model": "difference (paired)", "accuracy": _interval(summary, "difference", sign="+")})
     if "kl_token_mean" in summary:
         rows.append({"model": "KL to the reference, nats a token", "accuracy": f"{summary['kl_token_mean']:.4f}"})
-    return numbers_table(f"Held-out evaluation, greedy: {summary['num_prompts']:,} prompts never trained on, 95 % intervals in brackets", rows)
+    ungraded = summary.get("num_ungraded_prompts", 0)
+    aside = f" ({ungraded:,.0f} more could not be graded)" if ungraded else ""
+    return numbers_table(f"Held-out evaluation, greedy: {summary['num_prompts']:,} prompts never trained on{aside}, 95 % intervals in brackets", rows)
 
 
 def _files(found: Trace, root: Path) -> Table:
@@ -156,12 +158,17 @@ def _completions(title: str, rows: Sequence[dict[str, Any]]) -> RenderableType:
     lines = []
     for row in rows:
         line = {"experiment": row["experiment"], "run": (row["run"] or "")[:8], "model": row.get("model"), "step": row.get("step"), "#": _place(row)}
-        line |= {"right": row.get("correct"), "reward": row.get("reward"), **part_headings(row["parts"]), "advantage": row.get("advantage")}
+        line |= {"right": row.get("correct"), "reward": row.get("reward"), **part_headings(row["parts"]), **_status(row), "advantage": row.get("advantage")}
         lines.append({**line, "policy": (row.get("policy_digest") or "")[:8], "text": row["text"]})
     same = [name for name in ("experiment", "run") if len({line[name] for line in lines}) == 1]
     lines = [{name: value for name, value in line.items() if name not in same} for line in lines]
     kept = [name for name in dict.fromkeys(name for line in lines for name in line) if any(line.get(name) not in (None, "") for line in lines)]
     return numbers_table(title, [{name: line.get(name) for name in kept} for line in lines])
+
+
+def _status(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """What became of a completion that was not simply scored, and why."""
+    return {"status": None if row.get("status") == "ok" else row.get("status"), "why": row.get("reason")}
 
 
 def _place(row: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from assets.charts import accuracy_bars, learning_curves, length_histogram, loss_curve, reward_histograms, training_charts
+from assets.histograms import reward_by_length
 
 ROOT = Path(__file__).resolve().parents[2]
 SUMMARY = {
@@ -78,6 +79,24 @@ def test_beta_and_truncation_get_a_panel_only_when_there_is_something_to_see() -
     assert pixels(busy["length"]).shape[0] > pixels(quiet["length"]).shape[0]
 
 
+def test_invalid_completions_and_failed_rewards_get_a_panel_only_when_there_are_any() -> None:
+    clean = make_metrics(10).with_columns(pl.lit(0.0).alias(f"status/{kind}_fraction") for kind in ("invalid", "error"))
+    failed = clean.with_columns(pl.when(pl.col("step") == 4).then(0.01).otherwise(0.0).alias("status/error_fraction"))
+    charts = {name: training_charts(metrics, make_rewards(10))["reward"] for name, metrics in {"clean": clean, "failed": failed}.items()}
+    assert charts["clean"] == training_charts(make_metrics(10), make_rewards(10))["reward"]
+    assert pixels(charts["failed"]).shape[0] > pixels(charts["clean"]).shape[0]
+    # One step of ten is filled to the panel's top, in red at 60 %; the clean chart has none of it.
+    filled = [int((np.abs(pixels(png).astype(int) - (0xEA, 0x7D, 0x7D)).max(axis=2) <= 2).sum()) for png in charts.values()]
+    assert filled[0] == 0
+    assert filled[1] > 5_000
+
+
+@pytest.mark.parametrize("steps", [1, 2_000])
+def test_failures_of_a_young_and_of_a_long_run_are_drawn(steps: int) -> None:
+    metrics = make_metrics(steps).with_columns(pl.when(pl.col("step") > 0).then(0.01).alias("status/error_fraction"))
+    pixels(training_charts(metrics, make_rewards(1))["reward"])
+
+
 def test_the_heatmap_fills_the_cells_that_advantages_fall_into() -> None:
     metrics = make_metrics(30)
     spread, dead = make_rewards(30), make_rewards(30).with_columns(advantage=pl.lit(0.0))
@@ -123,6 +142,42 @@ def test_reward_histograms_compare_the_first_tenth_with_the_last() -> None:
     plot = slice(80, None)  # below the legend
     assert colored(left[plot], GREY) > 10_000 > colored(left[plot], BLUE)
     assert colored(right[plot], BLUE) > 10_000 > colored(right[plot], GREY)
+
+
+def by_length(rows: dict[str, list[float]], steps: int = 10) -> pl.DataFrame:
+    """Completions of the first and of the last step with these lengths and rewards."""
+    return pl.concat([pl.DataFrame({"step": [step] * len(rows["length"]), **rows}) for step in (1, steps)])
+
+
+def test_reward_against_length_follows_the_means() -> None:
+    rising: dict[str, list[float]] = {"length": [3, 3, 9, 9], "reward": [0.0, 0.2, 0.9, 1.0]}
+    falling = {**rising, "reward": [1.0, 0.9, 0.2, 0.0]}
+    assert reward_by_length(by_length(rising)) != reward_by_length(by_length(falling))
+    picture = pixels(reward_by_length(by_length(rising)))
+    assert colored(picture, BLUE) > 1_000
+    assert colored(picture, GREY) > 1_000
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "frame",
+    [
+        by_length({"length": [5], "reward": [1.0]}, steps=1),
+        by_length({"length": [5, 5, 5], "reward": [1.0, 0.0, 1.0]}),
+        by_length({"length": [1, 5_000], "reward": [0.5, 0.5]}),
+        by_length({"length": [], "reward": []}),
+    ],
+    ids=["one_row", "one_length", "one_reward", "none"],
+)
+def test_reward_against_length_of_any_table_decodes(frame: pl.DataFrame) -> None:
+    pixels(reward_by_length(frame))
+
+
+def test_a_histogram_says_which_completions_were_not_scored() -> None:
+    rewards = pl.DataFrame({"step": [1] * 10, "reward/a": [0.0] * 5 + [1.0] * 5, "status/a": ["ok"] * 10})
+    troubled = rewards.with_columns(pl.Series("status/a", ["ok"] * 9 + ["invalid"]))
+    assert reward_histograms(rewards) == reward_histograms(rewards.drop("status/a"))
+    assert reward_histograms(rewards) != reward_histograms(troubled)
 
 
 LENGTHS: dict[str, pl.DataFrame] = {

@@ -11,11 +11,12 @@ from assets.page import Chart, Progress
 from assets.paths import Paths
 from grpo_core.checkpoint import read_manifest
 from grpo_core.errors import Interrupted
+from grpo_core.probes import PROBES
 from tests.assets.lifecycle import lifecycle_config, never
 
 
 def hashed(paths: Paths) -> dict[str, bytes]:
-    files = [paths.rollout_batches, paths.select_completions, paths.rewards, *sorted(paths.grpo_checkpoint.iterdir())]
+    files = [paths.rollout_batches, paths.select_completions, paths.rewards, paths.exploits, *sorted(paths.grpo_checkpoint.iterdir())]
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -28,12 +29,18 @@ def untrained(lifecycle: Paths, tmp_path: Path) -> Paths:
     return paths
 
 
+def of_steps(heard: list[Progress]) -> list[Progress]:
+    """Without what was told of the exploit battery."""
+    return [progress for progress in heard if "exploits" not in progress.numbers]
+
+
 def test_one_process_writes_three_nouns_and_keeps_the_clock_apart(lifecycle: Paths) -> None:
     manifest = read_manifest(lifecycle.grpo_checkpoint)
     assert manifest["step"] == 4
     assert manifest["policy_digest"] != read_manifest(lifecycle.reference_checkpoint)["policy_digest"]
     assert lifecycle.rollout_batches.is_file()
     assert lifecycle.rewards.is_file()
+    assert lifecycle.exploits.is_file()
     timings = [json.loads(line) for line in (lifecycle.provenance("grpo_checkpoint") / "timings.jsonl").read_text().splitlines()]
     assert [line["step"] for line in timings] == [0, 1, 2, 3, 4]
     assert all("timestamp_ms" in line for line in timings)
@@ -46,11 +53,11 @@ def test_a_stopped_training_continues_to_the_same_bytes_and_names_its_work(lifec
     work = grpo_checkpoint.work_folder(untrained, config)
     assert work == untrained.root / ".work" / "grpo_checkpoint" / "default" / grpo_checkpoint.run_key(untrained, config)
     with pytest.raises(Interrupted):
-        grpo_checkpoint.produce(untrained, config, heard.append, lambda: len(heard) == 2, work)
+        grpo_checkpoint.produce(untrained, config, heard.append, lambda: len(of_steps(heard)) == 2, work)
     assert work.is_dir()
     grpo_checkpoint.produce(untrained, config, heard.append, never, work)
     assert hashed(untrained) == hashed(lifecycle)
-    assert [progress.step for progress in heard] == [0, 1, 2, 3, 4]
+    assert [progress.step for progress in of_steps(heard)] == [0, 1, 2, 3, 4]
     assert work.is_dir(), "kept until the outputs are committed"
     assert grpo_checkpoint.finished_work_folder(untrained) == work
 
@@ -61,7 +68,7 @@ def test_a_finished_training_that_is_extended_ends_in_the_bytes_of_a_longer_one(
     heard: list[Progress] = []
     for wanted in (shorter, config):
         grpo_checkpoint.produce(untrained, wanted, heard.append, never, grpo_checkpoint.work_folder(untrained, wanted))
-    assert [progress.step for progress in heard] == [0, 1, 2, 3, 4]
+    assert [progress.step for progress in of_steps(heard)] == [0, 1, 2, 3, 4]
     assert hashed(untrained) == hashed(lifecycle)
 
 
@@ -76,6 +83,10 @@ def test_another_configuration_has_a_folder_of_its_own(untrained: Paths) -> None
 def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
     heard: list[Progress] = []
     grpo_checkpoint.produce(untrained, lifecycle_config(), heard.append, never, untrained.work / "key")
+    tried = [progress.numbers for progress in heard if progress not in of_steps(heard)]
+    assert tried == [{"exploits_tried": count, "exploits": len(PROBES)} for count in range(len(PROBES) + 1)]
+    assert heard[: len(tried)] == [progress for progress in heard if progress not in of_steps(heard)], "before the first step"
+    heard = of_steps(heard)
     assert [(progress.step, progress.total) for progress in heard] == [(step, 4) for step in range(5)]
     assert [progress.step for progress in heard if progress.checkpointed] == [2, 4]
     assert {"reward/mean", "kl/mean", "length/mean", "seconds", "tokens_per_second"} <= set(heard[1].numbers)

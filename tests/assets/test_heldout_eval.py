@@ -12,6 +12,7 @@ from assets.contracts import Outcome
 from assets.page import Chart, Progress, Table
 from assets.paths import Paths
 from grpo_core.checkpoint import BrokenFolder, read_manifest
+from grpo_core.evaluation import summarise
 from tests.assets.lifecycle import ignore, lifecycle_config, names, replace_json, replace_table, violations
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,7 @@ FAULTS: list[tuple[str, pl.Expr, str]] = [
     ("finish_reason", pl.lit("stop"), "an answer ends by EOS or by its length"),
     ("sampling_logprobs", pl.col("sampling_logprobs").list.slice(1), "as many logprobs as tokens, as many tokens as the length"),
     ("sampling_logprobs", pl.col("sampling_logprobs").list.eval(-pl.element()), "a logprob is finite and not above 0"),
+    ("correct", pl.lit(None), "an answer is ungraded only where the metric gave nothing"),
     ("reward/answer_format", pl.lit(float("nan")), "an answer's rewards are finite numbers or empty"),
 ]
 
@@ -147,6 +149,20 @@ def test_a_summary_that_is_not_the_tables_is_found_and_named(number: str, value:
     replace_json(spoilt.heldout_summary, **{number: value})
     shown = faults(spoilt)["the summary's numbers are the table's"].rows
     assert number in [row["number"] for row in shown]
+
+
+def test_a_prompt_on_which_the_metric_failed_is_left_out_and_said_to_be(spoilt: Paths) -> None:
+    table = pl.read_parquet(spoilt.heldout_completions)
+    failed = ONE & (pl.col("prompt_id") == table["prompt_id"].min())
+    table = table.with_columns(pl.when(~failed).then(name).alias(name) for name in ("correct", "reward/exact_answer"))
+    assert "the summary's numbers are the table's" in faults(spoilt, table)
+    before = heldout_eval.describe(spoilt)["accuracy"]
+    found = summarise(table, heldout_eval.MODELS, lifecycle_config().heldout_eval)
+    replace_json(spoilt.heldout_summary, **found)
+    assert faults(spoilt) == {}
+    page = heldout_eval.describe(spoilt)
+    assert (page["num_prompts"], page["num_ungraded_prompts"]) == (5, 1)
+    assert page["accuracy"] != before
 
 
 def test_an_interval_beside_its_estimate_and_a_number_left_out_are_found(spoilt: Paths) -> None:

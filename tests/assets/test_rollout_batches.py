@@ -146,6 +146,15 @@ def test_a_seeded_fault_among_the_select_answers_is_found(column: str, value: pl
     assert names(found[rule], step=3)
 
 
+def test_an_evaluation_of_which_nothing_could_be_graded_is_no_fault(spoilt: Paths) -> None:
+    metrics = spoilt.grpo_checkpoint / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    kept = [{name: value for name, value in line.items() if line["step"] != 3 or name != "eval/select_accuracy"} for line in lines]
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    table = pl.read_parquet(spoilt.select_completions)
+    assert select_faults(spoilt, table.with_columns(correct=pl.when(pl.col("step") != 3).then("correct"))) == {}
+
+
 def test_a_training_without_evaluations_keeps_the_contract(spoilt: Paths) -> None:
     manifest = json.loads((spoilt.grpo_checkpoint / "manifest.json").read_text())
     manifest["config"]["grpo"]["eval_every"] = 0

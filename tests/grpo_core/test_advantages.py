@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from grpo_core.advantages import clip_limit, group_advantages, penalised_advantages, zero_variance
+from grpo_core.advantages import clip_limit, decoupled_advantages, group_advantages, penalised_advantages, zero_variance
 from tests.golden import GOLDEN
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -140,3 +140,49 @@ def test_rewards_too_large_to_square_are_standardised_as_any_others() -> None:
     rewards = torch.tensor([[1e200, 0.0, 0.0, 1e200]], dtype=torch.float64)
     advantages = group_advantages(rewards, torch.ones_like(rewards, dtype=torch.bool), scale_by_std=True)
     assert advantages.tolist() == [pytest.approx([0.8660254037844387, -0.8660254037844387, -0.8660254037844387, 0.8660254037844387])]
+
+
+def decoupled(*functions: list[list[float]], weights: list[float], scored: list[list[list[bool]]] | None = None) -> list[list[float]]:
+    rewards = [torch.tensor(groups, dtype=torch.float64) for groups in functions]
+    known = [torch.ones_like(values, dtype=torch.bool) for values in rewards] if scored is None else [torch.tensor(groups) for groups in scored]
+    return decoupled_advantages(rewards, weights, known).tolist()
+
+
+def test_gdpo_standardises_each_reward_then_sums_then_divides_by_the_batch() -> None:
+    right, short = [[1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], [[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]]
+    # Standardised and summed: (√3, 0, 0, -√3) and (1.5, -0.5, -0.5, -0.5); their squares add up to 9 over 7 degrees of freedom.
+    std = math.sqrt(9 / 7)
+    found = decoupled(right, short, weights=[1.0, 1.0])
+    assert found[0] == pytest.approx([math.sqrt(3) / std, 0.0, 0.0, -math.sqrt(3) / std])
+    assert found[1] == pytest.approx([1.5 / std, -0.5 / std, -0.5 / std, -0.5 / std])
+
+
+def test_gdpo_hears_a_reward_whose_unit_is_small_and_obeys_its_weight() -> None:
+    large, small = [[100.0, 0, 100, 0]], [[0.0, 0.01, 0.01, 0]]
+    equal = decoupled(large, small, weights=[1.0, 1.0])[0]
+    assert equal == pytest.approx([0.0, 0.0, math.sqrt(1.5), -math.sqrt(1.5)])
+    ahead = decoupled(large, small, weights=[2.0, 1.0])[0]
+    assert ahead[0] > 0 > ahead[1], "twice the weight: the large reward decides"
+    assert decoupled(large, small, weights=[1.0, -1.0])[0] == pytest.approx([math.sqrt(1.5), -math.sqrt(1.5), 0.0, 0.0])
+
+
+def test_gdpo_gives_a_group_with_nothing_to_compare_exactly_nothing() -> None:
+    found = decoupled([[0.7] * 4, [1.0, 0.0, 0.0, 0.0]], [[0.1] * 4, [0.3] * 4], weights=[1.0, 1.0])
+    assert found[0] == [0.0] * 4
+    assert found[1] == pytest.approx([1.5, -0.5, -0.5, -0.5] / torch.tensor(3 / 7).sqrt().double().numpy())
+    assert decoupled([[0.7] * 4], [[0.1] * 4], weights=[1.0, 1.0]) == [[0.0] * 4]
+
+
+def test_gdpo_leaves_a_completion_out_of_the_reward_that_says_nothing_of_it() -> None:
+    yes, no = [[True] * 4], [[True, True, True, False]]
+    found = decoupled([[1.0, 1, 0, 0]], [[1.0, 0, 0, 9.0]], weights=[1.0, 1.0], scored=[yes, no])[0]
+    half = math.sqrt(3) / 2  # of (1, 1, 0, 0), standardised
+    second = [2 / math.sqrt(3), -1 / math.sqrt(3), -1 / math.sqrt(3), 0.0]  # of (1, 0, 0)
+    together = [half + second[0], half + second[1], -half + second[2], -half]
+    std = math.sqrt(sum(value**2 for value in together) / 3)
+    assert found == pytest.approx([value / std for value in together])
+
+
+def test_gdpo_with_one_reward_is_the_plain_advantage_but_for_the_batch_scale() -> None:
+    found = decoupled([[1.0, 0, 0, 1]], weights=[3.0])[0]
+    assert found == pytest.approx(advantages([1, 0, 0, 1])[0])

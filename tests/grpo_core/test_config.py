@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import Any, Literal, get_origin, get_type_hints
 
@@ -10,6 +11,7 @@ import torch
 
 from grpo_core.advantages import group_advantages
 from grpo_core.config import (
+    BUILT_IN_REWARDS,
     SECTIONS,
     SHARED_SECTIONS,
     BlindReviewConfig,
@@ -20,6 +22,7 @@ from grpo_core.config import (
     PromptsConfig,
     RolloutConfig,
     RunConfig,
+    ScoringConfig,
     SftConfig,
     largest_advantage,
     parse_sections,
@@ -32,6 +35,7 @@ CLASSES: dict[str, Any] = {
     "prompts": PromptsConfig,
     "sft": SftConfig,
     "rollout": RolloutConfig,
+    "scoring": ScoringConfig,
     "grpo": GrpoConfig,
     "heldout_eval": HeldoutEvalConfig,
     "blind_review_set": BlindReviewConfig,
@@ -44,6 +48,8 @@ def wrong_values(expected: Any) -> list[object]:
     """Values that are not of the type, those that a careless reader would convert among them."""
     if get_origin(expected) is Literal:
         return ["no such choice", 1, None]
+    if get_origin(expected) is Mapping:
+        return ["a: b", 1, None, ["a"], {"a": None}, {"a": {"b": 1}}]
     wrong: dict[Any, list[object]] = {
         int: ["1", 1.0, True, None, [1], "1e-3"],
         float: ["0.5", "1e-3", True, None, [0.5], float("nan"), float("inf")],
@@ -56,7 +62,7 @@ def wrong_values(expected: Any) -> list[object]:
 @pytest.mark.parametrize(("section", "name", "expected"), FIELDS, ids=IDS)
 def test_a_value_of_the_wrong_type_is_refused_by_every_field(section: str, name: str, expected: Any) -> None:
     for value in wrong_values(expected):
-        with pytest.raises(ConfigError, match=rf"^{section}\.{name} must be "):
+        with pytest.raises(ConfigError, match=rf"^{section}\.{name}(\.a)? must be "):
             parse_sections({section: {name: value}})
 
 
@@ -75,9 +81,9 @@ def test_the_default_written_out_is_the_default(section: str, name: str, expecte
 
 def test_the_fields_above_are_all_there_are() -> None:
     assert (*SECTIONS,) == tuple(f.name for f in fields(RunConfig))
-    assert set(CLASSES) | {"rewards"} == set(SECTIONS)
-    assert {f.name: f.default_factory for f in fields(RunConfig) if f.name != "rewards"} == CLASSES
-    assert all(f.default is not MISSING for cls in CLASSES.values() for f in fields(cls))
+    assert set(CLASSES) | {"rewards", "reward_options"} == set(SECTIONS)
+    assert {f.name: f.default_factory for f in fields(RunConfig) if f.name not in ("rewards", "reward_options")} == CLASSES
+    assert all(f.default is not MISSING or f.default_factory is not MISSING for cls in CLASSES.values() for f in fields(cls))
 
 
 def test_a_misspelt_section_names_the_right_one() -> None:
@@ -186,6 +192,19 @@ OUT_OF_RANGE = [
     ("sft", {"checkpoint_every": 0}, "sft.checkpoint_every must be at least 1"),
     ("sft", {"keep_checkpoints": 0}, "sft.keep_checkpoints must be at least 1"),
     ("grpo", {"minibatches_per_rollout": 3}, r"grpo.minibatches_per_rollout must divide grpo.prompts_per_step (16)"),
+    ("scoring", {"timeout_seconds": 0}, "scoring.timeout_seconds must be above 0"),
+    ("scoring", {"max_error_rate": 1.1}, "scoring.max_error_rate must lie between 0 and 1"),
+    ("scoring", {"exploit_threshold": -0.1}, "scoring.exploit_threshold must lie between 0 and 1"),
+    ("scoring", {"exploit_prompts": 0}, "scoring.exploit_prompts must be at least 1"),
+    ("scoring", {"combine": "max"}, "scoring.combine must be one of 'sum', 'gdpo'"),
+    ("scoring", {"acknowledged_exploits": {"empty": "why not"}}, "scoring.acknowledged_exploits must be named function/probe"),
+    ("scoring", {"acknowledged_exploits": {"f/empty": " "}}, "scoring.acknowledged_exploits.f/empty must say why"),
+    ("reward_options", {"number_answer": {}}, "reward_options.number_answer must belong to a reward or metric of this run (exact_answer, answer_format)"),
+    ("reward_options", {"exact_answer": {"x": None}}, "reward_options.exact_answer.x must be a number, a text, true or false, or a list of these"),
+    ("rewards", {"exact_answer": {"weight": 1}}, "options go under reward_options.exact_answer"),
+    ("prompts", {"reasoning_gym": "chain_sum", "path": "x.jsonl"}, "prompts.path must be empty when prompts.reasoning_gym names a task"),
+    ("prompts", {"reasoning_gym": "chain_sum"}, "sft.steps must be 0 when prompts.reasoning_gym generates the prompts"),
+    ("prompts", {"reasoning_gym_config": {"min_terms": 2}}, "prompts.reasoning_gym_config must stay at its default"),
     ("rewards", {}, "rewards must name at least one"),
     ("rewards", {"exact_answer": "1"}, "rewards.exact_answer"),
     ("rewards", {"exact_answer": float("nan")}, "rewards.exact_answer"),
@@ -324,7 +343,7 @@ NAMED: list[tuple[str, dict[str, Any]]] = [
     [
         ("exact_answr", "did you mean 'exact_answer'?"),
         ("number_anser", "did you mean 'number_answer'?"),
-        ("zzz", "valid keys: answer_format, exact_answer, number_answer"),
+        ("zzz", f"valid keys: {', '.join(sorted(BUILT_IN_REWARDS))}"),
     ],
 )
 def test_a_misspelt_reward_function_names_the_nearest(where: str, sections: dict[str, Any], name: str, hint: str) -> None:
@@ -388,3 +407,33 @@ def test_a_section_written_out_reads_back_as_itself(section: str) -> None:
     config = resolve_experiments({"grpo": {"steps": 7}, "rewards": {"exact_answer": 0.5}, "experiments": {"default": {}}})["default"]
     again = parse_sections({name: section_values(config, name) for name in SECTIONS})
     assert getattr(again, section) == getattr(config, section)
+
+
+GDPO = {"scoring": {"combine": "gdpo"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rewards": {"exact_answer": 1}}, "rewards must name at least two functions when scoring.combine is gdpo"),
+        ({"grpo": {"loss": "dr_grpo"}}, "grpo.advantage_scale must divide by the standard deviation (std) when scoring.combine is gdpo"),
+        ({"grpo": {"length_penalty": 0.1}}, "grpo.length_penalty must be 0 when scoring.combine is gdpo"),
+    ],
+)
+def test_gdpo_is_refused_where_it_would_do_nothing_or_something_else(values: dict[str, Any], message: str) -> None:
+    parse_sections(GDPO)
+    with pytest.raises(ConfigError) as caught:
+        parse_sections({**GDPO, **values})
+    assert message in str(caught.value)
+
+
+def test_a_task_of_reasoning_gym_is_one_line_with_a_given_model() -> None:
+    config = parse_sections({"model": {"path": "some/model"}, "sft": {"steps": 0}, "prompts": {"reasoning_gym": "chain_sum"}})
+    assert config.prompts.reasoning_gym == "chain_sum"
+    with pytest.raises(ConfigError, match=r"model.path must name a model when prompts.reasoning_gym generates the prompts"):
+        parse_sections({"sft": {"steps": 0}, "prompts": {"reasoning_gym": "chain_sum"}})
+
+
+def test_options_stay_as_they_were_written() -> None:
+    options = {"exact_answer": {"a": 1, "b": 0.5, "c": True, "d": "x", "e": ["y", "z"]}}
+    assert section_values(parse_sections({"reward_options": options}), "reward_options") == options

@@ -137,6 +137,7 @@ def test_a_gpu_holds_no_process() -> None:
 
 
 RATE = 2e11
+CLONING: dict[str, Any] = {"cloning_weight": 1.0, "cloning_steps": 40, "cloning_batch_size": 32, "demonstration_fraction": 0.25}
 
 
 def seconds(sections: dict[str, Any], last: LastRun | None = None) -> dict[str, float]:
@@ -160,6 +161,21 @@ def test_the_work_of_a_step_is_counted_by_hand() -> None:
     assert step_work(config, size).passes == completion + 2 + 3 * 2, "44 tokens in one batch, two micro-batches of the reference, two of the update"
     without = parse_sections({"grpo": {"beta": 0}})
     assert step_work(without, size).operations == 2 * size.parameters * (sampled + 3 * scored)
+
+
+def test_demonstrations_are_scored_with_a_gradient_as_long_as_they_have_weight() -> None:
+    plain, imitating = (parse_sections({"grpo": {**changes, "updates_per_rollout": 2}}) for changes in ({}, CLONING))
+    size = embedded_size(plain.model)
+    more, less = (stage_work(config, size, SPLITS)["grpo_checkpoint"] for config in (imitating, plain))
+    assert more.operations - less.operations == pytest.approx(40 * 2 * 36 * (9 + 44) * 3 * 2 * size.parameters)
+    assert more.passes - less.passes == 40 * 2 * 2 * 3, "18 demonstrations in each of two minibatches fit into one pass"
+
+
+def test_demonstrations_take_memory_when_they_are_more_than_completions() -> None:
+    config, size = large(grpo={**CLONING, "micro_batch_size": 64, "cloning_batch_size": 16}, prompts={"path": "my.jsonl"})
+    many, _ = large(grpo={**CLONING, "micro_batch_size": 96, "cloning_batch_size": 192}, prompts={"path": "my.jsonl"})
+    more = peak_bytes(many, size)["grpo_checkpoint"] - peak_bytes(config, size)["grpo_checkpoint"]
+    assert more == 32 * (4 * 30 * (14 * 576 + 4 * 1536) * (64 + 44) + 4 * 4 * 44 * 49_152)
 
 
 def test_a_run_twice_as_long_takes_twice_the_time_of_its_steps() -> None:

@@ -9,27 +9,25 @@ import torch
 from torch import Tensor
 
 from grpo_core import cost, evaluation, logit_budget
-from grpo_core.config import HeldoutEvalConfig, RolloutConfig
+from grpo_core.config import HeldoutEvalConfig
 from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, scoring_functions, summarise
 from grpo_core.logit_budget import scored_rows
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import LanguageModel, policy_digest
-from grpo_core.rewards import RewardError
+from grpo_core.rewards.outcomes import RewardError
 from grpo_core.tables import EVALUATION_KEYS, no_answers
 from grpo_core.token_batch import TokenBatch, token_batch
 from tests.tiny_models import language_model, tiny_llama
-from tests.tiny_run import prompts_table
+from tests.tiny_run import prompts_table, tiny_config, with_rollout
 
 K = 4
 CONFIG = HeldoutEvalConfig(samples_per_prompt=K, pass_k=K, bootstrap_resamples=2000, metric="tests.tiny_rewards:share_of_small_digits")
-ROLLOUT = RolloutConfig(max_new_tokens=8, batch_size=16)
 PROMPTS = prompts_table().head(5)
 
 
 def answer(model: LanguageModel, prompts: pl.DataFrame = PROMPTS, *, samples: int = K, config: HeldoutEvalConfig = CONFIG, **changes: Any) -> pl.DataFrame:
-    rollout = RolloutConfig(max_new_tokens=8, batch_size=changes.get("batch_size", 16), temperature=changes.get("temperature", 1.0))
-    weights = {"tests.tiny_rewards:length_in_tokens": 0.5}
-    return evaluate(model, prompts, name="policy", step=7, samples=samples, config=config, rollout=rollout, weights=weights)
+    asked = with_rollout(tiny_config(rewards={"tests.tiny_rewards:length_in_tokens": 0.5}), **changes)
+    return evaluate(model, prompts, name="policy", step=7, samples=samples, settings=config, config=asked)
 
 
 def test_every_prompt_is_answered_greedily_once_and_at_temperature_k_times() -> None:
@@ -70,13 +68,14 @@ def test_answers_do_not_depend_on_the_batch_or_on_other_prompts_or_on_the_traini
     model = language_model(tiny_llama())
     rows = answer(model)
     texts = ["prompt_id", "decoding", "sample_index", "text"]
-    assert answer(model, batch_size=1).select(texts).equals(rows.select(texts))
+    assert answer(model, batch_size=4).select(texts).equals(rows.select(texts))
     assert answer(model, temperature=0.3).equals(rows)
     assert answer(model, PROMPTS[2:4]).select(texts).equals(rows.filter(pl.col("prompt_id").is_in(PROMPTS["prompt_id"][2:4].implode())).select(texts))
 
 
 def test_models_answer_with_the_same_random_numbers() -> None:
-    named = evaluate(language_model(tiny_llama(3)), PROMPTS, name="reference", step=7, samples=K, config=CONFIG, rollout=ROLLOUT, weights={CONFIG.metric: 1.0})
+    asked = tiny_config(rewards={CONFIG.metric: 1.0})
+    named = evaluate(language_model(tiny_llama(3)), PROMPTS, name="reference", step=7, samples=K, settings=CONFIG, config=asked)
     assert named.drop("model", "reward").equals(answer(language_model(tiny_llama(3))).drop("model", "reward", "reward/tests.tiny_rewards:length_in_tokens"))
     other = HeldoutEvalConfig(samples_per_prompt=K, metric=CONFIG.metric, seed=1)
     rows, changed = answer(language_model(tiny_llama(3))), answer(language_model(tiny_llama(3)), config=other)

@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from grpo_core.ledger import batch_of, reward_rows, rollout_rows
+from grpo_core.rewards.scoring import Scores
 from grpo_core.rollout import RolloutBatch
 from grpo_core.sampling import Completion
+from grpo_core.signal import Signal
 from grpo_core.tables import KEYS, ROLLOUT_SCHEMA
 
 
@@ -16,6 +18,12 @@ def batch() -> RolloutBatch:
     prompts = pl.DataFrame({"prompt_id": ["aa", "bb"]})
     completions = [Completion([5, 2], [-0.5, -0.25], "eos"), Completion([5, 6, 7], [-1.0] * 3), Completion([2], [0.0], "eos"), Completion([9], [-2.0])]
     return RolloutBatch(4, prompts, [[1, 8], [1, 9, 9]], completions, ["a", "b", "", "c"], ["a<eos>", "b", "<eos>", "c"], 2, "feed")
+
+
+def signal(shaped: list[float], advantages: list[float], clipped: list[float]) -> Signal:
+    """Of the batch: only what the rows show."""
+    shown = [torch.tensor(values, dtype=torch.float64).view(2, 2) for values in (shaped, advantages, clipped)]
+    return Signal(torch.zeros(2, 2, dtype=torch.float64), torch.ones(2, 2, dtype=torch.bool), torch.zeros(2, dtype=torch.bool), *shown)
 
 
 def test_a_rollout_row_says_who_drew_what_when_and_how_it_ended() -> None:
@@ -31,10 +39,19 @@ def test_a_rollout_row_says_who_drew_what_when_and_how_it_ended() -> None:
 
 
 def test_a_reward_row_without_an_opinion_has_no_reward() -> None:
-    by_function: dict[str, list[float | None]] = {"good": [1.0, None, 0.5, 0.0], "short": [None, None, 1.0, 1.0]}
-    rows = reward_rows(rollout_rows(batch()), by_function, [1.0, None, 1.5, 1.0], [0.9, -0.1, 1.4, 0.9], [0.0, 0.0, 0.7, -0.7], [0.0, 0.0, 0.5, -0.5], "c0de")
+    scores = Scores(
+        {"good": [1.0, None, 0.5, 0.0], "short": [None, None, 1.0, 1.0]},
+        {"good": ["ok", "no_opinion", "ok", "invalid"], "short": ["no_opinion", "no_opinion", "ok", "ok"]},
+        [None, None, None, "good: no program"],
+        [1.0, None, 1.5, 1.0],
+        ["ok", "no_opinion", "ok", "invalid"],
+    )
+    rows = reward_rows(rollout_rows(batch()), scores, signal([0.9, -0.1, 1.4, 0.9], [0.0, 0.0, 0.7, -0.7], [0.0, 0.0, 0.5, -0.5]), "c0de")
     assert rows.select(KEYS).equals(rollout_rows(batch()).select(KEYS))
-    assert rows["status"].to_list() == ["ok", "no_opinion", "ok", "ok"]
+    assert rows["status"].to_list() == ["ok", "no_opinion", "ok", "invalid"]
+    assert rows["status/good"].to_list() == ["ok", "no_opinion", "ok", "invalid"]
+    assert rows["status/short"].to_list() == ["no_opinion", "no_opinion", "ok", "ok"]
+    assert rows["reason"].to_list() == [None, None, None, "good: no program"]
     assert rows["reward/good"].to_list() == [1.0, None, 0.5, 0.0]
     assert rows["reward/short"].to_list() == [None, None, 1.0, 1.0]
     assert rows["reward"].to_list() == [1.0, None, 1.5, 1.0]
@@ -45,8 +62,10 @@ def test_a_reward_row_without_an_opinion_has_no_reward() -> None:
 
 
 def test_a_function_that_never_has_an_opinion_keeps_its_column_a_number() -> None:
-    rows = reward_rows(rollout_rows(batch()), {"silent": [None] * 4}, [None] * 4, [0.0] * 4, [0.0] * 4, [0.0] * 4, "c0de")
+    scores = Scores({"silent": [None] * 4}, {"silent": ["no_opinion"] * 4}, [None] * 4, [None] * 4, ["no_opinion"] * 4)
+    rows = reward_rows(rollout_rows(batch()), scores, signal([0.0] * 4, [0.0] * 4, [0.0] * 4), "c0de")
     assert rows.schema["reward/silent"] == rows.schema["reward"] == pl.Float64
+    assert rows.schema["reason"] == pl.String
 
 
 def test_a_batch_comes_back_from_its_rows_whatever_their_order() -> None:

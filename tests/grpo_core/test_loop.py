@@ -14,7 +14,7 @@ from grpo_core.checkpoint import file_sha256, folder_digest, read_manifest
 from grpo_core.config import GrpoConfig, HeldoutEvalConfig, ModelConfig, RolloutConfig, RunConfig
 from grpo_core.loop import Files, StepReport, run_key, train
 from grpo_core.models import NUMERICAL, policy_digest
-from grpo_core.rewards import RewardError
+from grpo_core.rewards.outcomes import RewardError
 from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
 
 
@@ -60,6 +60,7 @@ def test_the_metrics_hold_what_their_readers_need_and_no_clock(done: tuple[Files
         "step", "reward/mean", "reward/std", f"reward/{REWARD}", "kl/mean", "kl/sequence", "loss", "policy_loss", "kl_loss", "grad_norm", "entropy",
         "clip_fraction",
         "ratio/max", "beta", "learning_rate", "length/mean", "length/max", "zero_variance_fraction", "solved_group_fraction", "truncated_fraction",
+        "status/no_opinion_fraction", "status/invalid_fraction", "status/error_fraction",
         "advantage/mean", "advantage/std", "advantage/min", "advantage/max", "advantage/clipped_fraction", "logprob_gap", "tokens",
     }  # fmt: skip
     for line in lines(files.checkpoint / "metrics.jsonl")[1:]:
@@ -105,7 +106,8 @@ def test_the_checkpoint_names_what_it_was_made_from(done: tuple[Files, list[Step
     assert manifest["run_key"] == files.work.name, "the key is given, not worked out again"
     assert manifest["config"]["grpo"]["learning_rate"] == 3e-3
     assert not {"checkpoint_every", "keep_checkpoints"} & set(manifest["config"]["grpo"]), "how often a run is saved changes no byte of it"
-    assert set(manifest["config"]) == {"model", "rollout", "rewards", "grpo"}
+    assert set(manifest["config"]) == {"model", "rollout", "rewards", "reward_options", "scoring", "grpo"}
+    assert not {"exploit_threshold", "acknowledged_exploits"} & set(manifest["config"]["scoring"])
     assert manifest["parents"] == {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)}
     assert set(manifest["files"]) == {"config.json", "generation_config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert policy_digest(AutoModelForCausalLM.from_pretrained(files.checkpoint)) == manifest["policy_digest"]
@@ -163,7 +165,7 @@ def test_updates_per_rollout_and_minibatches_train_to_the_end(given: Path, tmp_p
 
 def test_a_reward_that_returns_infinity_ends_the_run_and_writes_no_output(given: Path, tmp_path: Path) -> None:
     files, heard = outputs(tmp_path, given), []
-    with pytest.raises(RewardError, match=r"'tests.tiny_rewards:infinite_in_row_three' returned inf for step 1, prompt [0-9a-f]+, completion 3"):
+    with pytest.raises(RewardError, match=r"'tests.tiny_rewards:infinite_in_row_three' returned inf, .* for step 1, prompt [0-9a-f]+, completion 3"):
         train(files, tiny_config(rewards={"tests.tiny_rewards:infinite_in_row_three": 1.0}, eval_every=0), on_step=lambda report: heard.append(report.step))
     assert heard == [0]
     assert not files.checkpoint.exists()

@@ -43,6 +43,15 @@ def test_without_evaluation_or_fine_tuning_there_is_none_of_either() -> None:
     assert (found.evaluations, found.select_tokens, found.demonstrations) == (0, 0, 0)
 
 
+def test_demonstrations_beside_a_rollout_are_counted() -> None:
+    cloning = {"cloning_weight": 1.0, "cloning_steps": 40, "cloning_batch_size": 32, "demonstration_fraction": 0.25}
+    found = planned({"grpo": {**cloning, "steps": 63, "prompts_per_step": 16}})
+    assert (found.demonstrations_per_step, found.cloning_steps) == (32 + 4, 40)
+    by_signal = planned({"grpo": {**cloning, "steps": 63, "cloning_schedule": "signal", "cloning_steps": 0}})
+    assert by_signal.cloning_steps == 63, "nobody knows when signal ends it"
+    assert (planned({}).demonstrations_per_step, planned({}).cloning_steps) == (0, 0)
+
+
 def test_before_the_prompts_are_made_the_shares_are_what_is_known() -> None:
     found = planned({"prompts": {"num_generated": 1000, "sft_fraction": 0.5, "select_fraction": 0.1, "heldout_fraction": 0.2}}, None)
     assert (dict(found.splits), found.exact) == ({"sft": 500, "select": 100, "heldout": 200, "train": 200}, False)
@@ -58,6 +67,7 @@ def test_a_configuration_without_fault_has_no_warning() -> None:
     assert planned({"grpo": {"steps": 63}, "heldout_eval": {"max_prompts": 100}}).warnings == ()
 
 
+CLONING = {"cloning_weight": 1.0, "cloning_steps": 63, "cloning_batch_size": 8}
 FINE = {"grpo": {"steps": 63}, "heldout_eval": {"max_prompts": 100}}
 WARNED: list[tuple[str, dict[str, dict[str, Any]], str]] = [
     ("train", {"grpo": {"steps": 62}}, "8 of 1,000 train prompts would never be seen: grpo.steps 63 (or more prompts a step) would see each once"),
@@ -72,6 +82,7 @@ WARNED: list[tuple[str, dict[str, dict[str, Any]], str]] = [
     ("eval", {"grpo": {"eval_every": 64}}, "grpo.eval_every (64) is more than grpo.steps (63)"),
     ("checkpoint", {"grpo": {"checkpoint_every": 64}}, "grpo.checkpoint_every (64) is more than grpo.steps (63): a training that is killed starts over"),
     ("schedule", {"grpo": {"advantage_clip_steps": 64}}, "grpo.advantage_clip_steps (64) is more than grpo.steps (63)"),
+    ("cloning", {"grpo": {**CLONING, "cloning_steps": 64}}, "grpo.cloning_steps (64) is more than grpo.steps (63): the weight of demonstrations never"),
     ("clip", {"grpo": {"group_size": 4}}, "grpo.advantage_clip (2) never cuts: with grpo.group_size 4 no advantage exceeds 1.5"),
     ("pair", {"grpo": {"group_size": 2}}, "makes each ±0.71"),
     ("length", {"grpo": {"length_penalty": 0.1, "length_target": 45}}, "grpo.length_target (45) is more than rollout.max_new_tokens (44)"),
@@ -98,6 +109,7 @@ ALMOST: list[dict[str, dict[str, Any]]] = [
     {"grpo": {"group_size": 4, "length_penalty": 0.1}},
     {"grpo": {"eval_every": 0}, "heldout_eval": {"metric": "number_answer"}},
     {"sft": {"steps": 11, "warmup_steps": 11}},
+    {"sft": {"steps": 0}, "grpo": CLONING},
 ]
 
 
@@ -105,6 +117,12 @@ ALMOST: list[dict[str, dict[str, Any]]] = [
 def test_what_does_what_it_says_is_not(sections: dict[str, dict[str, Any]]) -> None:
     together = {name: {**FINE.get(name, {}), **sections.get(name, {})} for name in {*FINE, *sections}}
     assert planned(together).warnings == ()
+
+
+def test_cloning_from_a_split_without_prompts_is_warned_of() -> None:
+    sections = {"grpo": CLONING, "prompts": {"path": "mine.jsonl"}, "sft": {"steps": 0}}
+    (text,) = [text for text in planned(sections, {**SPLITS, "sft": 0}).warnings if "sft" in text]
+    assert text == "the sft split is empty, and grpo.cloning_batch_size is 8: training will refuse"
 
 
 @pytest.mark.parametrize("loss", PRESETS)

@@ -13,10 +13,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from grpo_core.checkpoint import unchecked_manifest
-from grpo_core.config import RunConfig
+from grpo_core.config import RunConfig, section_values
 from grpo_core.ledger import reward_rows
 from grpo_core.loop import Files, train
-from grpo_core.replay import Recorded, Replayed, ReplayError, oldest_step, replay
+from grpo_core.replay import Recorded, Replayed, ReplayError, oldest_step, replay, trained_config
+from grpo_core.rewards.scoring import Scores
+from grpo_core.signal import Signal
 from grpo_core.tables import KEYS, ROLLOUT_SCHEMA, write_table
 from grpo_core.work_folder import WorkFolder
 from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
@@ -246,8 +248,12 @@ def test_rows_of_other_weights_are_found(own: Files) -> None:
 
 
 LAST = (pl.col("step") == 6) & (pl.col("group") == 3) & (pl.col("completion_index") == 3)
+ONE = torch.ones(1, 1, dtype=torch.float64)
 REWARD_SCHEMA = reward_rows(
-    pl.DataFrame([[None] * len(ROLLOUT_SCHEMA)], schema=ROLLOUT_SCHEMA, orient="row"), {REWARD: [1.0]}, [1.0], [1.0], [1.0], [1.0], ""
+    pl.DataFrame([[None] * len(ROLLOUT_SCHEMA)], schema=ROLLOUT_SCHEMA, orient="row"),
+    Scores({REWARD: [1.0]}, {REWARD: ["ok"]}, [None], [1.0], ["ok"]),
+    Signal(ONE, ONE.bool(), ONE[0].bool(), ONE, ONE, ONE),
+    "",
 ).schema
 
 
@@ -362,3 +368,12 @@ def test_another_start_than_the_run_s_is_refused(name: str, own: Files, tmp_path
 def test_steps_that_were_never_trained_are_refused(first: int, last: int, done: Files) -> None:
     with pytest.raises(ReplayError, match=f"steps {first} to {last} cannot be replayed: the run has steps 1 to 6"):
         again(done, first, last)
+
+
+def test_options_of_a_metric_that_only_the_evaluation_asks_are_no_part_of_the_training() -> None:
+    config = tiny_config()
+    options: dict[str, Any] = {REWARD: {}, "exact_answer": {}, "regex_format": {"pattern": "a"}}
+    sections = {name: section_values(config, name) for name in ("model", "rollout", "rewards", "scoring", "grpo")}
+    found = trained_config({"config": {**sections, "reward_options": options}})
+    assert dict(found.reward_options) == {REWARD: {}, "exact_answer": {}}
+    assert (found.rewards, found.grpo, found.scoring) == (config.rewards, config.grpo, config.scoring)

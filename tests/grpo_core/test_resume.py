@@ -106,17 +106,18 @@ def test_asking_to_stop_in_the_last_step_lets_it_finish(given: Path, expected: d
         ("between minibatches", 20, True),
         ("evaluating on select", 1, False),  # before training
         ("evaluating on select", 2, False),  # at step 3, whose update is done
-        ("writing rows", 6, True),  # rewards of step 3 written, its select answers not
-        ("writing rows", 9, False),
+        ("writing rows", 7, True),  # rewards of step 3 written, its select answers not
+        ("writing rows", 1, True),  # the exploits that were tried
+        ("writing rows", 10, False),
         ("writing a line", 9, True),  # metrics of step 4 written, its timings not
         ("writing a checkpoint", 1, False),
         ("writing a checkpoint", 2, True),
         ("removing an old checkpoint", 1, False),
-        ("writing a file to disk", 12, False),  # inside the checkpoint of step 2
-        ("writing a file to disk", 19, True),  # among the rows that the checkpoint of step 4 will vouch for
-        ("writing a file to disk", 29, True),  # inside that checkpoint
-        ("writing a file to disk", 31, True),  # before it has its name
-        ("writing a file to disk", 32, False),  # just after
+        ("writing a file to disk", 14, False),  # inside the checkpoint of step 2
+        ("writing a file to disk", 21, True),  # among the rows that the checkpoint of step 4 will vouch for
+        ("writing a file to disk", 31, True),  # inside that checkpoint
+        ("writing a file to disk", 33, True),  # before it has its name
+        ("writing a file to disk", 34, False),  # just after
         ("writing the outputs", 1, False),
         ("making the final checkpoint", 1, False),
         ("making the final checkpoint", 1, True),

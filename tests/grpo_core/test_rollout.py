@@ -1,10 +1,10 @@
 import polars as pl
 import pytest
 
-from grpo_core.rewards import RewardError
+from grpo_core.rewards.outcomes import RewardError
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from tests.tiny_models import language_model, tiny_llama
-from tests.tiny_run import MESSAGES, prompts_table
+from tests.tiny_run import MESSAGES, prompts_table, tiny_config
 
 MODEL = language_model(tiny_llama(spread=0.3))
 PROMPTS = prompts_table().head(4)
@@ -66,7 +66,7 @@ def test_texts_drop_special_tokens_and_raw_texts_keep_them() -> None:
 
 
 def test_a_reward_function_gets_every_column_but_the_demonstration() -> None:
-    assert score_batch(batch(), {"tests.tiny_rewards:says_what_it_was_given": 1.0}).totals == [1.0] * 12
+    assert score_batch(batch(), tiny_config(rewards={"tests.tiny_rewards:says_what_it_was_given": 1.0})).totals == [1.0] * 12
 
 
 def test_chat_prompts_reach_a_reward_function_as_messages_and_text_prompts_as_text() -> None:
@@ -75,9 +75,9 @@ def test_chat_prompts_reach_a_reward_function_as_messages_and_text_prompts_as_te
     mixed = drawn.prompts.with_columns(pl.Series("messages", [chat, None, None, chat], dtype=MESSAGES))
     given = RolloutBatch(1, mixed, drawn.prompt_token_ids, drawn.completions, drawn.texts, drawn.raw_texts, drawn.group_size, drawn.policy_digest)
     weights = {"tests.tiny_rewards:says_what_it_was_given": 1.0, "tests.tiny_rewards:messages_are_one": 1.0}
-    assert score_batch(given, weights).by_function["tests.tiny_rewards:messages_are_one"] == [1.0] * 3 + [0.0] * 6 + [1.0] * 3
+    assert score_batch(given, tiny_config(rewards=weights)).by_function["tests.tiny_rewards:messages_are_one"] == [1.0] * 3 + [0.0] * 6 + [1.0] * 3
 
 
 def test_a_bad_reward_names_the_prompt_and_the_completion() -> None:
-    with pytest.raises(RewardError, match=f"infinite_in_row_three' returned inf for step 7, prompt {PROMPTS['prompt_id'][1]}, completion 0"):
-        score_batch(batch(step=7), {"tests.tiny_rewards:infinite_in_row_three": 1.0})
+    with pytest.raises(RewardError, match=f"infinite_in_row_three' returned inf, .* for step 7, prompt {PROMPTS['prompt_id'][1]}, completion 0"):
+        score_batch(batch(step=7), tiny_config(rewards={"tests.tiny_rewards:infinite_in_row_three": 1.0}))

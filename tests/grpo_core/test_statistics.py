@@ -1,9 +1,10 @@
+import math
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from grpo_core.statistics import paired_bootstrap, pass_at_k, wilson
+from grpo_core.statistics import kendall_tau_b, paired_bootstrap, pass_at_k, pearson, spearman, wilson
 
 
 @pytest.mark.parametrize(
@@ -71,3 +72,28 @@ def test_pass_at_k_is_the_share_of_draws_of_k_that_hold_a_right_answer(samples: 
 def test_pass_at_k_refuses_impossible_counts(samples: int, correct: int, k: int) -> None:
     with pytest.raises(ValueError, match=f"got k={k}, {correct} of {samples}"):
         pass_at_k(samples, correct, k)
+
+
+def test_pearson_and_spearman_of_a_bent_line_and_where_neither_is_defined() -> None:
+    # About their means of 1.5 and 3.5: Σxy = 15, Σx² = 5, Σy² = 49.
+    assert pearson([0, 1, 2, 3], [0, 1, 4, 9]) == pytest.approx(15 / math.sqrt(5 * 49))
+    assert spearman([0, 1, 2, 3], [0, 1, 4, 9]) == pytest.approx(1.0)
+    assert spearman([1, 1, 2], [5, 5, 3]) == pytest.approx(-1.0)
+    for undefined in (([1.0], [2.0]), ([], []), ([1, 1], [1, 2]), ([1, 2], [3, 3])):
+        assert pearson(*undefined) is None
+        assert spearman(*undefined) is None
+
+
+def test_equal_values_share_the_mean_of_their_ranks() -> None:
+    # Ranks 1.5 1.5 3 and 1 2.5 2.5, about their mean of 2: Σxy = 0.5 - 0.25 + 0.5, Σx² = Σy² = 1.5.
+    assert spearman([7, 7, 9], [1, 4, 4]) == pytest.approx(0.75 / 1.5)
+
+
+def test_kendalls_tau_b_of_rankings_with_ties_is_the_published_one() -> None:
+    def signs(values: list[int]) -> list[float]:
+        return [float(np.sign(b - a)) for a, b in combinations(values, 2)]
+
+    first, second = np.array([signs([12, 2, 1, 12, 2]), signs([1, 2, 3, 4, 5])]), np.array([signs([1, 4, 7, 1, 0]), signs([3, 3, 3, 3, 3])])
+    tied, constant = kendall_tau_b(first, second)
+    assert tied == pytest.approx(-0.47140452079103173)
+    assert math.isnan(constant)

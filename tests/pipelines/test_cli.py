@@ -40,7 +40,9 @@ def shown(*renderables: object) -> str:
 
 
 def test_these_are_all_commands() -> None:
-    assert COMMANDS == ["compare", "doctor", "preset", "prune", "replay", "reproduce", "run", "sample", "status", "sync", "trace", "ui", "verify"]
+    assert COMMANDS == [
+        "audit-rewards", "compare", "doctor", "preset", "prune", "replay", "reproduce", "rescore", "run", "sample", "status", "sync", "trace", "ui", "verify",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", COMMANDS)

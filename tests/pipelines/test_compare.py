@@ -19,10 +19,10 @@ from grpo_core.statistics import paired_bootstrap
 from pipelines.lineage import logged_values
 from pipelines.lineage.compare import Change, Comparison, as_json, code_diff, compare, rows_changed
 from pipelines.lineage.compare_chart import comparison_chart, write_chart
-from pipelines.lineage.effects import Effect, difference, last_groups
+from pipelines.lineage.effects import Effect, difference, effects, last_groups
 from pipelines.lineage.trace import metrics, trace
 from pipelines.records.runs import Run
-from pipelines.tracking import open_run
+from pipelines.tracking import flatten, open_run
 from tests.pipelines.checkouts import copy_checkout
 from tests.pipelines.toy_project import git
 from tests.pipelines.traced_runs import CONFIG, cells, grpo, make_two_runs, prompts, rewritten, run_of, without
@@ -217,6 +217,16 @@ def test_a_completion_without_an_opinion_is_left_out_of_its_group(spoilt: Path) 
     assert sorted(groups["reward"]) == pytest.approx(sorted(expected["reward"]))
 
 
+def test_completions_that_were_not_simply_scored_are_compared_where_there_are_any(spoilt: Path) -> None:
+    assert not {"invalid", "reward errors"} & set(by_measure(compared(spoilt)))
+    kind = pl.when(pl.col("completion_index") == 0).then(pl.lit("invalid")).when(pl.col("completion_index") < 3).then(pl.lit("error"))
+    rewritten(Paths(spoilt).rewards, status=kind.otherwise(pl.lit("ok")))
+    found, _ = effects(run_of(spoilt, "other"), run_of_changed_ledger(spoilt), trace(run_of(spoilt, "other")), trace(run_of(spoilt, "default")), 3)
+    by_name = {effect.measure: effect for effect in found}
+    assert (by_name["invalid"].a, by_name["invalid"].b, by_name["invalid"].difference) == (0.0, 0.25, 0.25)
+    assert (by_name["reward errors"].b, by_name["reward errors"].over) == (0.5, "12 groups, paired")
+
+
 def run_of_changed_ledger(root: Path) -> Run:
     """The default run whose records name the rewards as they are now."""
     from pipelines.lock import file_md5
@@ -273,6 +283,18 @@ def test_without_the_ledger_curves_stand_in_and_it_is_said(spoilt: Path) -> None
     assert effects["held-out accuracy"].difference == pytest.approx(whole["held-out accuracy"].difference)
     for beginning in ("training: the ledger of both runs is not", "selection: answers of both runs are not", "held-out: answers of both policies are not"):
         assert any(note.startswith(beginning) for note in found.notes)
+
+
+def test_parameters_that_mlflow_keeps_flat_become_the_sections_they_were() -> None:
+    own = "reward_functions.example:short_and_right"
+    config = replace(
+        CONFIG, rewards={own: 0.5, "regex_format": 1.0}, reward_options={own: {"target": 3}, "regex_format": {"pattern": "a.b"}},
+        scoring=replace(CONFIG.scoring, acknowledged_exploits={"regex_format/echo": "it is harmless"}),
+    )  # fmt: skip
+    for given in (config, CONFIG):
+        sections = {section: section_values(given, section) for section in SECTIONS}
+        assert logged_values.nested(flatten(sections)) == sections
+    assert logged_values.nested({}) == {}
 
 
 def test_a_run_that_only_mlflow_knows_is_compared_by_what_it_holds(spoilt: Path, monkeypatch: pytest.MonkeyPatch) -> None:

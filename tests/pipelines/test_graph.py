@@ -14,7 +14,8 @@ import pytest
 
 from assets.paths import Paths
 from grpo_core.config import SECTIONS, SHARED_SECTIONS, ConfigError
-from pipelines.code_deps import declared_files, imported_files, problems, rewritten
+from grpo_core.rewards.registry import BUILT_IN
+from pipelines.code_deps import PAGE_ONLY, declared_files, imported_files, problems, rewritten
 from pipelines.definitions import build_definitions, defs
 from pipelines.graph import LOOP, LOOP_STAGE, RUN_CONFIG, Graph, code_version, load_graph
 from pipelines.params import ROOT, section_files
@@ -73,6 +74,7 @@ def test_dvc_yaml_names_the_files_of_assets_paths(graph: Graph) -> None:
             p.rollout_batches,
             p.select_completions,
             p.rewards,
+            p.exploits,
             p.grpo_checkpoint,
             p.validation("rollout_batches"),
             p.validation("rewards"),
@@ -136,6 +138,23 @@ def section_of(name: str) -> str:
 def test_dvc_yaml_lists_exactly_the_code_that_stages_import() -> None:
     found = problems((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
     assert not found, "dvc.yaml must be corrected (`python -m pipelines.code_deps --write` does it):\n" + "\n".join(found)
+
+
+def test_who_calls_reward_functions_depends_on_their_modules_and_the_sandbox() -> None:
+    files = imported_files(["prompts", "sft_checkpoint", "grpo_checkpoint", "heldout_eval"])
+    modules = {f"{function.path.partition(':')[0].replace('.', '/')}.py" for function in BUILT_IN.values()}
+    sandbox = {str(path.relative_to(ROOT)) for path in (ROOT / "grpo_core/sandbox").glob("*.py")} - {"grpo_core/sandbox/__init__.py"}
+    assert all((ROOT / module).is_file() for module in modules)
+    for stage in ("grpo_checkpoint", "heldout_eval"):
+        assert modules | sandbox <= set(files[stage]), stage
+    for stage in ("prompts", "sft_checkpoint"):
+        assert not (modules | sandbox) & set(files[stage]), stage
+
+
+def test_a_nicer_chart_makes_nothing_stale() -> None:
+    files = imported_files(["prompts", "sft_checkpoint"])
+    assert "grpo_core/statistics.py" not in files["sft_checkpoint"], "only its page draws with it"
+    assert not any(path.startswith("assets/") and path.removesuffix(".py").replace("/", ".") in PAGE_ONLY for paths in files.values() for path in paths)
 
 
 def test_code_dependencies_are_rewritten_in_place() -> None:

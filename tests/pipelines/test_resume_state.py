@@ -56,7 +56,10 @@ def train(paths: Paths, config: RunConfig | None = None, noun: str = "grpo_check
         if progress.step > 0:
             done.append(progress.step)
 
-    for out in (paths.root / OUTS[noun], *([paths.rollout_batches, paths.rewards, paths.select_completions] if noun == "grpo_checkpoint" else [])):
+    for out in (
+        paths.root / OUTS[noun],
+        *([paths.rollout_batches, paths.rewards, paths.exploits, paths.select_completions] if noun == "grpo_checkpoint" else []),
+    ):
         shutil.rmtree(out) if out.is_dir() else out.unlink(missing_ok=True)
     making = begin(paths, noun, config)
     with resumable(making, config) as work:
@@ -94,7 +97,7 @@ def work_of(paths: Paths, noun: str = "grpo_checkpoint", config: RunConfig | Non
 
 
 def outputs(paths: Paths) -> dict[str, bytes]:
-    files = (paths.rollout_batches, paths.rewards, paths.select_completions, *(path for path in paths.grpo_checkpoint.iterdir()))
+    files = (paths.rollout_batches, paths.rewards, paths.exploits, paths.select_completions, *(path for path in paths.grpo_checkpoint.iterdir()))
     return {path.name: path.read_bytes() for path in files}
 
 

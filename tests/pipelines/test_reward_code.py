@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from grpo_core.config import BUILT_IN_REWARDS, ConfigError, GrpoConfig, HeldoutEvalConfig, RunConfig
-from grpo_core.rewards import BUILT_IN, RewardError
+from grpo_core.rewards.outcomes import RewardError
+from grpo_core.rewards.registry import BUILT_IN
 from pipelines.params import ROOT
 from pipelines.reward_code import check_reward_functions
 

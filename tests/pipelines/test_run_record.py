@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import mlflow
+import polars as pl
 import pytest
 from mlflow.exceptions import MlflowException
 
@@ -13,7 +14,7 @@ import grpo_core
 from assets import blind_review_set, grpo_checkpoint, heldout_eval
 from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import RunConfig
+from grpo_core.config import RunConfig, ScoringConfig
 from grpo_core.errors import Interrupted
 from pipelines.lock import folder_md5
 from pipelines.params import ROOT
@@ -113,6 +114,39 @@ def test_code_that_is_edited_while_training_changes_nothing_of_this_run(paths: P
     (run,) = runs(paths.root)
     assert run.data.tags[RUN_KEY_TAG] == work.name == grpo_checkpoint.finished_work_folder(paths).name
     assert steps(paths.root, run) == [1, 2, 3, 4]
+
+
+def test_what_exploits_earned_is_a_table_of_the_run(paths: Paths) -> None:
+    run = train(paths)
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{paths.root}/mlflow.db")
+    table = json.loads(Path(client.download_artifacts(run.info.run_id, "exploits.json", str(paths.root))).read_text())
+    assert table["columns"] == ["reward", "exploit", "mean", "of full marks", "trouble", "verdict"]
+    assert table["data"][0][1:2] + table["data"][0][-1:] == ["right_answer", "no exploit, for comparison"]
+    assert any("nested_latex" in row[1] for row in table["data"]), "those that earn nothing, too"
+
+
+def test_rewards_that_failed_are_seen_in_curves_samples_and_a_table_of_reasons(paths: Paths) -> None:
+    name = "tests.tiny_rewards:has_all_outcomes"
+    config = replace(lifecycle_config(), rewards={name: 1.0}, scoring=ScoringConfig(max_error_rate=1.0, exploit_threshold=1.0))
+    begun = making(paths.root)
+    with resumable(begun, config) as work, tracked(begun, config, work) as track:
+        grpo_checkpoint.produce(paths, config, track, never, work)
+        begun.record()
+    client, (run, *_) = mlflow.MlflowClient(tracking_uri=f"sqlite:///{paths.root}/mlflow.db"), runs(paths.root)
+    rewards = pl.read_parquet(paths.rewards)
+    shares = rewards.group_by("step").agg((pl.col("status") == "error").mean()).sort("step")["status"].to_list()
+    for curve in ("status/error_fraction", f"status/error_fraction/{name}"):
+        points = client.get_metric_history(run.info.run_id, curve)
+        assert [point.value for point in sorted(points, key=lambda point: point.step)] == pytest.approx(
+            [share for share in shares if share or "/t" not in curve]
+        )
+    assert {"reward_troubles", "samples"} <= {Path(table["path"]).stem for table in json.loads(run.data.tags["mlflow.loggedArtifacts"])}
+    troubles = json.loads(Path(client.download_artifacts(run.info.run_id, "reward_troubles.json", str(paths.root))).read_text())
+    assert troubles["columns"][:2] == ["reason", "completions"]
+    assert {row[0] for row in troubles["data"]} == set(rewards["reason"].drop_nulls())
+    assert sum(row[1] for row in troubles["data"]) == rewards["reason"].count() > 0
+    samples = json.loads(Path(client.download_artifacts(run.info.run_id, "samples.json", str(paths.root))).read_text())
+    assert samples["columns"][-2:] == ["status", "reason"]
 
 
 def test_an_extended_run_goes_on_in_its_curves_and_says_what_changed(paths: Paths) -> None:

@@ -52,7 +52,7 @@ def test_run_config_writes_a_file_a_section(checkout: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(contents(checkout / "data")) == sorted(
         [f"run_config/{name}.json" for name in ("model", "prompts", "sft")]
-        + [f"run_config/default/{name}.json" for name in ("rollout", "rewards", "grpo", "heldout_eval", "blind_review_set")]
+        + [f"run_config/default/{name}.json" for name in ("rollout", "rewards", "reward_options", "scoring", "grpo", "heldout_eval", "blind_review_set")]
     )
     assert json.loads((checkout / "data/run_config/default/grpo.json").read_bytes())["group_size"] == load_params(checkout)["grpo"]["group_size"]
 

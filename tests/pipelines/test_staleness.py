@@ -1,11 +1,16 @@
 """An edit makes exactly the stages that read it stale, and says which key."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from grpo_core.config import ConfigError
+from grpo_core.rewards.registry import code_hash
+from pipelines.checks import in_sync_results
+from pipelines.graph import LOOP, load_graph
 from pipelines.staleness import all_out_of_sync, differences, out_of_sync
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_project
 
@@ -109,6 +114,62 @@ def test_parameters_that_cannot_be_run_are_a_config_error(params: Path) -> None:
     edit(params, "params.yaml", "  clip_high: ", "  clip_hihg: ")
     with pytest.raises(ConfigError, match="clip_high"):
         out_of_sync(params, "prompts")
+
+
+REWARD = "def short(completions, **columns):\n    return [0.5] * len(completions)\n"
+OWN, INSTALLED = "reward_functions.mine:short", "toy_rewards:short"
+
+
+@pytest.fixture
+def rewarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A finished project whose rewards are a function in reward_functions/ and one elsewhere, where DVC does not look."""
+    root = make_project(tmp_path)
+    edit(root, "params.yaml", "\n  default: {}", f'\n  default: {{rewards: {{"{OWN}": 1.0, "{INSTALLED}": 0.5}}}}')
+    for path in ("reward_functions/mine.py", "toy_rewards.py"):
+        (root / path).write_text(REWARD, encoding="utf-8")
+    dvc(root, "repro", "--quiet")
+    monkeypatch.syspath_prepend(root)
+    for name in imported_rewards():
+        monkeypatch.delitem(sys.modules, name)
+    yield root
+    for name in imported_rewards():
+        del sys.modules[name]
+
+
+def imported_rewards() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] in ("reward_functions", "toy_rewards")]
+
+
+def test_other_reward_code_is_named_also_where_dvc_does_not_look(rewarded: Path) -> None:
+    assert stale(rewarded) == set()
+    before = code_hash([INSTALLED])
+    edit(rewarded, "toy_rewards.py", "0.5", "0.25")
+    (reason,) = out_of_sync(rewarded, "grpo_checkpoint@default")
+    assert reason == (
+        f"reward code of {INSTALLED} changed since (hash {before}, today {code_hash([INSTALLED])}); "
+        "DVC cannot see it: `dvc repro -f -s grpo_checkpoint@default` trains with it"
+    )
+    assert stale(rewarded) == set(OF_EXPERIMENT)
+    assert "up to date" in dvc(rewarded, "status")
+    for asset, result in zip(LOOP, in_sync_results(rewarded, load_graph(rewarded), list(LOOP), ["default"]), strict=True):
+        assert (result.asset_key, result.passed, result.description) == (dg.AssetKey(asset), False, reason)
+    edit(rewarded, "reward_functions/mine.py", "0.5", "0.25")
+    modified, own, installed = out_of_sync(rewarded, "grpo_checkpoint@default")
+    assert modified == "reward_functions is modified"
+    assert own.startswith(f"reward code of {OWN} changed since (hash ")
+    assert installed == reason.partition(";")[0]
+    dvc(rewarded, "repro", "--quiet")
+    assert stale(rewarded) == set()
+
+
+def test_a_reward_that_is_gone_is_named(rewarded: Path) -> None:
+    (rewarded / "toy_rewards.py").write_text("def other():\n    pass\n", encoding="utf-8")
+    (reason,) = out_of_sync(rewarded, "grpo_checkpoint@default")
+    assert reason.startswith(f"reward {INSTALLED} cannot be loaded any more: RewardError: rewards.{INSTALLED}: module 'toy_rewards' has no function 'short'")
+    del sys.modules["toy_rewards"]
+    (rewarded / "toy_rewards.py").write_text("1 / 0\n", encoding="utf-8")
+    (reason,) = out_of_sync(rewarded, "grpo_checkpoint@default")
+    assert reason.startswith(f"reward {INSTALLED} cannot be loaded any more: ZeroDivisionError: division by zero")
 
 
 def test_differences_name_every_changed_key_however_deep() -> None:

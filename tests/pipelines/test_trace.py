@@ -340,6 +340,22 @@ def test_a_completion_cannot_steer_the_terminal(spoilt: Path, trained_on: str) -
     assert "[red]a\\x1b]0;title\\x07\\x1b[2Jb" in shown, "markup is text, too"
 
 
+def test_a_completion_that_was_not_simply_scored_says_what_became_of_it_and_why(spoilt: Path, trained_on: str) -> None:
+    first = pl.col("completion_index") == 0
+    invalid = {name: pl.when(first).then(pl.lit("invalid")).otherwise(pl.lit("ok")) for name in ("status", "status/exact_answer")}
+    before = grpo(spoilt, "trace", "--prompt", trained_on).stdout
+    rewritten(Paths(spoilt).rewards, reason=pl.when(first).then(pl.lit("exact_answer: its program hung")), **invalid)
+    found = trace_prompt(spoilt, trained_on).training
+    rows = [row for row in found if row["experiment"] == "default"]
+    assert [row["status"] for row in rows] == ["invalid" if row["completion_index"] == 0 else "ok" for row in rows]
+    assert [row["statuses"] for row in rows] == [{"exact_answer": "invalid"} if row["completion_index"] == 0 else {} for row in rows]
+    shown = grpo(spoilt, "trace", "--prompt", trained_on).stdout
+    assert "why" in shown
+    assert "hung" in shown
+    assert shown.count("invalid") == len([row for row in rows if row["status"] == "invalid"]) > 0
+    assert "status" not in before, "a column that says ok throughout is left out"
+
+
 def test_reward_functions_are_headed_by_their_own_names_unless_these_are_taken() -> None:
     parts = {"exact_answer": 1.0, "mine:brevity": 2.0, "mine:reward": 3.0, "a:same": 4.0, "b:same": 5.0}
     assert part_headings(parts) == {"exact answer": 1.0, "brevity": 2.0, "mine:reward": 3.0, "a:same": 4.0, "b:same": 5.0}

@@ -85,10 +85,13 @@ elif noun == "grpo_checkpoint":
     made = read(*config, "prompts/prompts.parquet", "sft_checkpoint/weights", "reference_checkpoint/weights")
     write(f"rollout_batches/{experiment}/rollouts.parquet", "rollouts" + made)
     write(f"rewards/{experiment}/rewards.parquet", "rewards" + made)
+    write(f"rewards/{experiment}/exploits.parquet", "exploits" + made)
     write(f"grpo_checkpoint/{experiment}/weights", "weights" + made)
     write(f"rollout_batches/{experiment}/select_completions.parquet", "select" + made)
     import hashlib
-    manifest = {"noun": noun, "run_key": hashlib.sha256(made.encode()).hexdigest()[:16], "step": 9, "files": {}}
+    from grpo_core.rewards.registry import code_hashes
+    hashes = code_hashes(list(json.loads(read(f"run_config/{experiment}/rewards.json"))))
+    manifest = {"noun": noun, "run_key": hashlib.sha256(made.encode()).hexdigest()[:16], "step": 9, "files": {}, "reward_code_hashes": hashes}
     write(f"grpo_checkpoint/{experiment}/manifest.json", json.dumps(manifest))
     violated += validation("rollout_batches") + validation("rewards")
 elif noun == "heldout_eval":

@@ -1,0 +1,84 @@
+"""Inside the reward worker: waits for batches and calls, runs reward functions on its main thread, answers in JSON. No torch here."""
+
+import ctypes
+import json
+import os
+import pickle
+import signal
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from grpo_core.rewards.calling import call
+from grpo_core.rewards.outcomes import Failed, Invalid, RewardError, Value
+from grpo_core.rewards.registry import load_reward
+
+LENGTH = struct.Struct("<Q")
+"""What stands before every message: its length in bytes."""
+
+
+def main() -> None:
+    """Serve until the other end closes. What functions print goes to stderr: stdout is the way back."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: never outlive the trainer
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer ends its step first
+    back = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    columns: Mapping[str, Sequence[Any]] = {}
+    while (message := read(sys.stdin.buffer)) is not None:
+        kind, *given = pickle.loads(message)
+        if kind == "batch":
+            (columns,) = given
+        else:
+            write(back, json.dumps(_loaded(*given) if kind == "load" else _called(columns, *given)).encode())
+
+
+def read(stream: BinaryIO) -> bytes | None:
+    """The next message; None at the end."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    body = stream.read(length)
+    return body if len(body) == length else None
+
+
+def write(stream: BinaryIO, message: bytes) -> None:
+    stream.write(LENGTH.pack(len(message)) + message)
+    stream.flush()
+
+
+def _loaded(name: str) -> dict[str, Any]:
+    try:
+        load_reward(name)
+    except RewardError as error:
+        return {"refused": str(error)}
+    return {}
+
+
+def _called(columns: Mapping[str, Sequence[Any]], name: str, options: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+    """The answer to one call: `values`, or what was `raised`, or why the function is `refused`."""
+    chosen = {column: [values[row] for row in rows] for column, values in columns.items()}
+    try:
+        outcome = call(name, load_reward(name), chosen, options)
+    except RewardError as error:
+        return {"refused": str(error)}
+    return {"raised": asdict(outcome)} if isinstance(outcome, Failed) else {"values": list(map(_as_json, outcome))}
+
+
+def _as_json(value: Value) -> Any:
+    if isinstance(value, Invalid):
+        return {"invalid": value.reason}
+    return {"failed": asdict(value)} if isinstance(value, Failed) else value
+
+
+def from_json(value: Any) -> Value:
+    """The outcome that `_as_json` wrote."""
+    if not isinstance(value, dict):
+        return value
+    return Invalid(value["invalid"]) if "invalid" in value else Failed(**value["failed"])
+
+
+if __name__ == "__main__":
+    main()
