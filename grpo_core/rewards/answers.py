@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from grpo_core.rewards.normal_text import normal_text
+from grpo_core.rewards.normal_text import INVISIBLE, normal_text
 from grpo_core.rewards.outcomes import RewardError
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
@@ -22,7 +22,7 @@ def completion_text(completion: str | Sequence[Mapping[str, str]]) -> str:
 def exact_answer(completions: Sequence[Any], answer: Sequence[str], **columns: object) -> list[float | None]:
     """1 when the only `<answer>…</answer>` holds the reference answer (white space, case and unicode form aside), else 0.
 
-    Several answers score 0: listing every option must not pay.
+    Several answers score 0: listing every option must not pay. So does an answer with characters that show nothing, which is no longer the text it seems.
     """
     return [float(len(found := ANSWER.findall(completion_text(c))) == 1 and _same_text(found[0], a)) for c, a in zip(completions, answer, strict=True)]
 
@@ -39,7 +39,8 @@ def answer_format(completions: Sequence[Any], **columns: object) -> list[float |
 
 
 def _same_text(found: str, answer: str) -> bool:
-    return normal_text(found) == normal_text(answer) != ""
+    hidden = set(found) & set(INVISIBLE) - set(answer)
+    return normal_text(found) == normal_text(answer) != "" and not hidden
 
 
 def _last_number(text: str) -> Decimal | None:

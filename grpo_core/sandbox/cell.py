@@ -104,6 +104,7 @@ class Cell:
 
     def __init__(self, process: subprocess.Popen[bytes], first_frame: bytes, limits: Limits) -> None:
         self._process = process
+        self._end = os.pidfd_open(process.pid)
         self._unsent = first_frame
         self._limits = limits
         self._is_ready = False
@@ -173,6 +174,9 @@ class Cell:
         if self._process.returncode is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._collect()
+        if self._end >= 0:
+            os.close(self._end)
+            self._end = -1
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             if pipe is not None:
                 pipe.close()
@@ -240,10 +244,17 @@ class Cell:
         return os.read(pipe, count)
 
     def _await(self, descriptor: int, event: int, deadline: float) -> None:
+        """The pipe is ready, or closed. A bwrap that is killed while it sets up leaves a child that waits for it, with the pipes in hand, for ever."""
         waiting = select.poll()
         waiting.register(descriptor, event)
-        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        if self._process.returncode is None:
+            waiting.register(self._end, select.POLLIN)
+        ready = waiting.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not ready:
             raise CellTimeout(f"gave no answer within the wall-clock limit of {self._limits.wall_seconds:g} s")
+        if all(found == self._end for found, _ in ready):
+            self._collect()
+            self._await(descriptor, event, deadline)
 
     def _collect(self) -> int:
         """bwrap's exit status, once it has ended; nothing of its group is left."""

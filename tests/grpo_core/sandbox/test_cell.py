@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,16 @@ def test_what_it_sends_is_data_and_nothing_else() -> None:
         assert cell.receive(20) == attack
     assert isinstance(ending("import os, pickle; data = pickle.dumps(print); os.write(reply_descriptor, len(data).to_bytes(4, 'big') + data)"), CellFlooded)
     assert isinstance(ending("import os; data = b'9' * 60000; os.write(reply_descriptor, len(data).to_bytes(4, 'big') + data)"), CellFlooded)
+
+
+def test_a_bwrap_that_is_killed_while_it_sets_up_is_noticed_at_once() -> None:
+    """What it leaves waits for it for ever, with the pipes in hand: a process that has its output open stands for it here."""
+    bwrap = subprocess.Popen(
+        ["sh", "-c", "sleep 60 & exec sleep 60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, process_group=0
+    )
+    cell = Cell(bwrap, b"", Limits())
+    threading.Timer(0.2, lambda: os.kill(bwrap.pid, signal.SIGKILL)).start()
+    started = time.monotonic()
+    with cell, pytest.raises(CellDied, match="killed from outside"):
+        cell.receive(5.0)
+    assert time.monotonic() - started < 4.0
