@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from grpo_core.cloning import Cloning, CloningSource, CloningState, cloning_sour
 from grpo_core.config import ConfigError, GrpoConfig, parse_sections
 from grpo_core.demonstrations import Demonstration
 from grpo_core.errors import DivergedError, Interrupted
-from grpo_core.loop import Files, train
+from grpo_core.loop import Files, StepReport, train
 from grpo_core.loss import LossConfig
 from grpo_core.models import policy_digest
 from grpo_core.replay import Recorded, replay
@@ -150,7 +151,7 @@ def test_every_demonstration_comes_once_an_epoch_in_an_order_of_seed_and_step() 
     pairs: list[Demonstration] = [([1, i], [i, 2]) for i in range(6)]
     found = CloningSource(pairs)
     first = [demonstrations_of(found, [], step, settings(cloning_steps=9)) for step in range(1, 7)]
-    assert sorted(sum(first[:3], [])) == sorted(sum(first[3:], [])) == pairs
+    assert sorted(chain(*first[:3])) == sorted(chain(*first[3:])) == pairs
     assert first[:3] != first[3:]
     assert first == [demonstrations_of(found, [], step, settings(cloning_steps=9)) for step in range(1, 7)]
     assert first != [demonstrations_of(found, [], step, settings(cloning_steps=9, seed=1)) for step in range(1, 7)]
@@ -184,7 +185,7 @@ def test_demonstrations_are_divided_among_the_optimizer_steps_each_once_a_pass()
     config = settings(cloning_steps=1, minibatches_per_rollout=4)
     parts = divided(pairs, 3, 0, config)
     assert [len(part) for part in parts] == [2, 2, 2, 1]
-    assert sorted(sum(parts, [])) == pairs
+    assert sorted(chain(*parts)) == pairs
     assert parts != divided(pairs, 3, 1, config), "another order every pass"
     assert divided([], 3, 0, config) == [[], [], [], []]
 
@@ -412,7 +413,8 @@ def test_the_reported_loss_is_the_mean_over_the_optimizer_steps_that_had_demonst
 
 
 def go(files: Files, *, stop_at: int | None = None, **grpo: Any) -> None:
-    config, reports = tiny_config(**grpo), []
+    config = tiny_config(**grpo)
+    reports: list[StepReport] = []
     if stop_at is None:
         train(keyed(files, config), config, on_step=reports.append)
         return
