@@ -60,7 +60,9 @@ def decoupled_advantages(rewards: Sequence[Float64[Tensor, "P G"]], weights: Seq
     apart. `rewards` and `scored` have an entry a reward function. Every group's advantages add up to 0, so the batch's mean is 0 already.
     """
     apart = [group_advantages(values, known, scale_by_std=True) for values, known in zip(rewards, scored, strict=True)]
-    together = torch.stack([weight * advantages for weight, advantages in zip(weights, apart, strict=True)]).sum(dim=0)
+    weighted = torch.stack([weight * advantages for weight, advantages in zip(weights, apart, strict=True)])
+    # Rewards that cancel leave rounding behind, which the division would make as large as any advantage.
+    together = weighted.sum(dim=0).masked_fill(weighted.sum(dim=0).abs() <= EQUAL_WITHIN * weighted.abs().sum(dim=0), 0.0)
     compared = together[torch.stack(list(scored)).any(dim=0)]
     std = compared.square().sum().div(max(len(compared) - 1, 1)).sqrt()
     return together if std == 0 else together / std

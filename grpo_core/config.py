@@ -266,6 +266,8 @@ class ScoringConfig:
     """Longest that a reward function may take over a batch; then its completions are tried alone, and one that hangs again is invalid."""
     max_error_rate: float = 0.05
     """Share of a batch's completions on which a reward function may fail (they leave baseline and loss) before the run stops."""
+    floors: Mapping[str, float] = field(default_factory=dict)
+    """Reward function → what an invalid completion earns of it; else the worst of 0 to 1, or of what it gave in the batch."""
     exploit_prompts: int = 4
     """Train prompts on which the exploit battery tries the rewards before step 1 (chosen by hash)."""
     exploit_threshold: float = 0.25

@@ -1,7 +1,8 @@
 """The work folder of one training: what continues it after a stop, extends it and lets its steps be done again. No torch here.
 
 Layout: `checkpoints/step-000010/` (model, optimizer.pt, state.json, manifest.json), `rollouts/`, `rewards/` and `select/` (a shard a
-step), `exploits/` (one, before the first), `metrics.jsonl` and `timings.jsonl` (a line a step), `damaged/` (checkpoints that were passed over), `lock`. Its name is the run's key.
+step), `exploits/` (one shard, before the first step), `metrics.jsonl` and `timings.jsonl` (a line a step), `damaged/` (checkpoints that
+were passed over), `lock`. Its name is the run's key.
 
 A checkpoint vouches for everything before it: its manifest holds the sha256 of its own files, of every shard up to its step, and of
 metrics.jsonl as it was. It is whole when all of these still fit.

@@ -4,12 +4,13 @@ import inspect
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST
 from grpo_core.config import ConfigError, RunConfig
-from grpo_core.rewards.registry import check_options, code_hash, load_reward, traits
+from grpo_core.rewards.registry import check_options, code_hash, load_reward, source_file, traits
 
 FOLDER = "reward_functions"
 """What DVC watches: a function elsewhere in the checkout could change without anything becoming stale."""
@@ -41,7 +42,7 @@ def check_reward_functions(root: Path, configs: Iterable[RunConfig]) -> None:
     """
     for config in configs:
         for name in {*config.rewards, config.grpo.select_metric, config.heldout_eval.metric}:
-            path = Path(inspect.getfile(load_reward(name))).resolve()
+            path = Path(source_file(load_reward(name)) or inspect.getfile(import_module(traits(name).path.partition(":")[0]))).resolve()
             own = path.is_relative_to(root.resolve()) and not path.is_relative_to(root.resolve() / ".venv")
             allowed = path.is_relative_to(root.resolve() / FOLDER) or path.is_relative_to(root.resolve() / "grpo_core")
             if own and not allowed:

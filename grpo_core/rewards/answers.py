@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from grpo_core.rewards.extraction import tagged
 from grpo_core.rewards.normal_text import INVISIBLE, normal_text
 from grpo_core.rewards.outcomes import RewardError
 
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 WORKED = re.compile(r"\s*<think>.*?</think>\s*<answer>[^<>]+</answer>\s*", re.DOTALL)
 NUMBER = re.compile(r"(?:(?<![\w.)\]])-)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?")
 """A number in running text, in Latin digits: `1,234.5`, `-3`; in `10-3` the last one is 3, and `1,2,3` is a list of which the last is 3."""
@@ -24,7 +24,7 @@ def exact_answer(completions: Sequence[Any], answer: Sequence[str], **columns: o
 
     Several answers score 0: listing every option must not pay. So does an answer with characters that show nothing, which is no longer the text it seems.
     """
-    return [float(len(found := ANSWER.findall(completion_text(c))) == 1 and _same_text(found[0], a)) for c, a in zip(completions, answer, strict=True)]
+    return [float(len(found := tagged(completion_text(c))) == 1 and _same_text(found[0], a)) for c, a in zip(completions, answer, strict=True)]
 
 
 def number_answer(completions: Sequence[Any], answer: Sequence[str], **columns: object) -> list[float | None]:

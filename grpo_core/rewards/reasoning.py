@@ -26,7 +26,7 @@ def reasoning_gym(
     items: list[dict[str, Any]] = []
     for completion, name, record in zip(completions, task, reasoning_entry, strict=True):
         found = answer_of(completion_text(completion))
-        refusal = answer_refusal(name, found) if isinstance(found, str) else None
+        refusal = (foreign_digits(found) or answer_refusal(name, found)) if isinstance(found, str) else None
         outcomes.append(found if not isinstance(found, str) else Invalid(refusal) if refusal else None)
         if outcomes[-1] is None:
             items.append({"task": name, "answer": found, **_recorded(name, record)})
@@ -39,6 +39,12 @@ def answer_of(text: str) -> str | float:
     said = text.rpartition(END_OF_THOUGHT)[2]
     found = dict.fromkeys(tagged(said) or boxed(said) or [said.strip()])
     return next(iter(found)) if len(found) == 1 else 0.0
+
+
+def foreign_digits(answer: str) -> str | None:
+    """Why an answer is refused that writes numbers in other than Latin digits: Python reads them, so a verifier would too."""
+    foreign = next((character for character in answer if character.isdecimal() and not character.isascii()), None)
+    return None if foreign is None else f"the answer has a digit that is not 0 to 9 ({foreign})"
 
 
 def _recorded(task: str, record: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ name; `completion_ids`, `completion_lengths` and `raw_completions` hold token id
 takes beyond these are its options, set under `reward_options` in params.yaml. It may be a coroutine function.
 """
 
+import functools
 import hashlib
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -88,7 +89,48 @@ def load_reward(name: str) -> RewardFunction:
         raise RewardError(f"rewards.{name}: cannot import {module!r} ({error}); it must be importable from the repository root") from error
     if not callable(found):
         raise RewardError(f"rewards.{name}: module {module!r} has no function {function!r}")
+    if inspect.isclass(found):
+        raise RewardError(f"rewards.{name}: {function!r} is a class: make an instance in its module and name that, {function.lower()} = {function}(...)")
     return found
+
+
+def source_file(function: RewardFunction) -> str:
+    """The file that defines a function, or the class of a callable object; empty where there is none to read."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    try:
+        return inspect.getfile(function if inspect.isroutine(function) else type(function))
+    except TypeError:
+        return ""
+
+
+def options_of(name: str) -> frozenset[str]:
+    """Names of a built-in function's options: a column of the prompts that has such a name is not meant."""
+    if name not in BUILT_IN:
+        return frozenset()
+    return frozenset(p.name for p in inspect.signature(load_reward(name)).parameters.values() if p.kind is p.KEYWORD_ONLY)
+
+
+def check_columns(name: str, columns: Collection[str], options: Collection[str]) -> None:
+    """Raise RewardError, naming them, unless every parameter that a function cannot do without is among these columns or options."""
+    needed = [p for p in _parameters(name) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.default is p.empty]
+    missing = [p.name for p in needed if p.name not in columns and p.name not in options]
+    if missing:
+        raise RewardError(
+            f"reward {name!r} needs {', '.join(map(repr, missing))}: there is no such column (there are {', '.join(sorted(columns))}); "
+            f"add it to the prompts, or give it under reward_options.{name}"
+        )
+    positional = [p.name for p in _parameters(name) if p.kind is p.POSITIONAL_ONLY]
+    if positional:
+        raise RewardError(f"reward {name!r} takes {', '.join(map(repr, positional))} by position only: reward functions are called with keywords")
+
+
+def _parameters(name: str) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(load_reward(name)).parameters.values())
+    except ValueError:  # a function written in C may not tell
+        return []
 
 
 def check_options(name: str, options: Mapping[str, Option]) -> None:
@@ -96,8 +138,7 @@ def check_options(name: str, options: Mapping[str, Option]) -> None:
 
     Keyword-only parameters are options; of a user's function any other named one may be given as an option too.
     """
-    parameters = inspect.signature(load_reward(name)).parameters.values()
-    named = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN}
+    named = {p.name: p for p in _parameters(name) if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in GIVEN}
     own = {key: p for key, p in named.items() if p.kind is p.KEYWORD_ONLY} if name in BUILT_IN else named
     for key, value in options.items():
         if key not in own:
@@ -146,9 +187,9 @@ def _code_files(name: str) -> dict[str, Path]:
     """The files that hold a reward function's code, by a name that is the same in every checkout."""
     if name in BUILT_IN:
         return _built_in_files(BUILT_IN[name])
-    own = Path(inspect.getfile(load_reward(name)))
     module = name.partition(":")[0]
     path = Path(inspect.getfile(importlib.import_module(module)))
+    own = Path(source_file(load_reward(name)) or path)
     depth = module.count(".") + (path.name == "__init__.py")
     if depth == 0:
         return {own.name: own, path.name: path}

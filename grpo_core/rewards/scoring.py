@@ -5,7 +5,7 @@ status `error`. When it hangs or its process dies, completions are tried alone i
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from grpo_core.config import Option, ScoringConfig
 from grpo_core.rewards.answers import completion_text
 from grpo_core.rewards.calling import call
 from grpo_core.rewards.outcomes import STATUSES, Failed, Invalid, RewardError, Status, Value
-from grpo_core.rewards.registry import load_reward, traits
-from grpo_core.rewards.worker import WorkerLost, worker
+from grpo_core.rewards.registry import check_columns, load_reward, options_of, traits
+from grpo_core.rewards.worker import LONGEST_SECONDS, WorkerLost, worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,13 @@ def score(
     completion 0"). A function of weight 0 is asked and counts for nothing. Raises RewardError when a function cannot be used or fails
     on more than `max_error_rate` of the completions.
     """
+    for name in weights:
+        check_columns(name, columns, options.get(name, {}))
     worker().take(columns)
     values = {name: _outcomes(name, columns, options.get(name, {}), settings.timeout_seconds) for name in weights}
     for name, found in values.items():
         _check_errors(name, found, columns["completions"], where, settings.max_error_rate)
-    counted = {name: _with_floor(found, weights[name], name) for name, found in values.items()}
+    counted = {name: _with_floor(found, _floor(name, weights[name], settings)) for name, found in values.items()}
     statuses = {name: [_status(value) for value in found] for name, found in values.items()}
     counting = [name for name, weight in weights.items() if weight != 0] or list(weights)
     rows = [_gravest([statuses[name][row] for name in counting]) for row in range(len(where))]
@@ -61,19 +63,19 @@ def score(
 
 def _outcomes(name: str, columns: Mapping[str, Sequence[Any]], options: Mapping[str, Option], seconds: float) -> list[Value]:
     """The function's outcome for every row, found by calling it as seldom as can be."""
-    clash = sorted(set(options) & set(columns))
+    clash = sorted(set(options) & set(columns) - options_of(name))
     if clash:
         raise RewardError(f"reward_options.{name}.{clash[0]}: a column of the prompts has this name, and the function is given that")
     here = traits(name)
-    bound = None if here.limits_itself else seconds
+    bound = LONGEST_SECONDS if here.limits_itself else seconds
     found: dict[int, Value] = {}
     waiting = [list(range(len(columns["completions"])))]
     while waiting:
         rows = waiting.pop()
         try:
             answer = _called_here(name, columns, options, rows) if here.in_trainer else worker().call(name, options, rows, bound)
-        except WorkerLost as lost:
-            found |= _alone(name, options, rows, bound, lost)
+        except WorkerLost:
+            found |= _alone(name, options, rows, bound)
             continue
         if not isinstance(answer, Failed):
             found |= dict(zip(rows, answer, strict=True))
@@ -89,28 +91,49 @@ def _called_here(name: str, columns: Mapping[str, Sequence[Any]], options: Mappi
     return call(name, load_reward(name), chosen, options)
 
 
-def _alone(name: str, options: Mapping[str, Option], rows: Sequence[int], seconds: float | None, lost: WorkerLost) -> dict[int, Value]:
-    """Outcomes of rows on which the worker was lost together, each row asked for alone; a row that was alone already needs a second loss."""
+def _alone(name: str, options: Mapping[str, Option], rows: Sequence[int], seconds: float) -> dict[int, Value]:
+    """Outcomes of rows on which the worker was lost together, each row asked for alone, and once more in a fresh worker if it is lost again.
+
+    Raises RewardError when the function is lost on an empty completion as well: then no text is to blame.
+    """
     found: dict[int, Value] = {}
+    is_proven = False
     for row in rows:
-        found[row] = Invalid(str(lost))
         for fresh in (False, True):
             if fresh:
                 worker().freshen()
             try:
                 answer = worker().call(name, options, [row], seconds)
-            except WorkerLost as again:
-                found[row] = Invalid(f"{again}, twice")
+            except WorkerLost as lost:
+                found[row] = Invalid(f"{lost}, twice")
                 continue
             found[row] = answer if isinstance(answer, Failed) else answer[0]
             break
+        else:
+            is_proven = is_proven or _prove(name, options, row, seconds)
     return found
+
+
+def _prove(name: str, options: Mapping[str, Option], row: int, seconds: float) -> bool:
+    """True: the function, lost on this row, is at home to one whose completion says nothing. RewardError otherwise."""
+    whole = worker().batch
+    said = whole["completions"][row]
+    blank = "" if isinstance(said, str) else [*said[:-1], {**said[-1], "content": ""}]
+    worker().take({column: [blank if column == "completions" else values[row]] for column, values in whole.items()})
+    try:
+        worker().call(name, options, [0], seconds)
+    except WorkerLost as lost:
+        raise RewardError(f"reward {name!r} cannot be used: {lost}, for an empty completion as well as for what a model wrote") from lost
+    finally:
+        worker().take(whole)
+    return True
 
 
 def _check_errors(name: str, values: Sequence[Value], completions: Sequence[Any], where: Sequence[str], most: float) -> None:
     """Raise RewardError, naming the function, the first row and what happened there, when it failed on too many completions."""
     failed = [row for row, value in enumerate(values) if isinstance(value, Failed)]
-    if len(failed) > most * len(values):
+    allowed = max(most * len(values), 1.0) if most > 0 else 0.0  # one is not a rate yet
+    if len(failed) > allowed:
         row, value = failed[0], values[failed[0]]
         assert isinstance(value, Failed)
         text = completion_text(completions[row])
@@ -132,11 +155,17 @@ def _gravest(statuses: Sequence[Status]) -> Status:
     return "ok" if "ok" in statuses else "no_opinion"
 
 
-def _with_floor(values: Sequence[Value], weight: float, name: str) -> list[float | None]:
-    """Numbers, an invalid completion's the worst there is: the end of the function's range that its weight punishes, or what it gave if that is beyond."""
-    given = [value for value in values if isinstance(value, float)]
-    floor = min([traits(name).lowest, *given]) if weight >= 0 else max([traits(name).highest, *given])
-    return [floor if isinstance(value, Invalid) else value if isinstance(value, float) else None for value in values]
+def _floor(name: str, weight: float, settings: ScoringConfig) -> Callable[[Iterable[float]], float]:
+    """The worst of numbers and of what the function can give: the end of its range that its weight punishes."""
+    lowest, highest = traits(name).lowest, traits(name).highest
+    end = settings.floors.get(name, lowest if weight >= 0 else highest)
+    return (lambda given: min([end, *given])) if weight >= 0 else (lambda given: max([end, *given]))
+
+
+def _with_floor(values: Sequence[Value], floor: Callable[[Iterable[float]], float]) -> list[float | None]:
+    """Numbers, of an invalid completion the floor."""
+    worst = floor(value for value in values if isinstance(value, float))
+    return [worst if isinstance(value, Invalid) else value if isinstance(value, float) else None for value in values]
 
 
 def _reasons(values: Mapping[str, Sequence[Value]], rows: int) -> list[str | None]:

@@ -20,15 +20,13 @@ from grpo_core.rewards.worker_main import LENGTH, from_json
 
 LOAD_SECONDS = 300.0
 """Longest that importing a reward function's module may take: it may bring libraries along."""
-_START = f"import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {worker_main.__name__} import main; main()"
+LONGEST_SECONDS = 3600.0
+"""Longest that a function which bounds the time of every completion itself may take over a batch."""
+_START = f"import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {worker_main.__name__} import end_with, main; end_with(int(sys.argv[2])); main()"
 
 
 class WorkerLost(Exception):
     """The worker answered too late, or died, and was killed; the next call starts a fresh one."""
-
-    def __init__(self, said: str, *, timed_out: bool) -> None:
-        super().__init__(said)
-        self.timed_out = timed_out
 
 
 @dataclass(slots=True)
@@ -50,7 +48,7 @@ class Worker:
         if self.process is not None:
             self._hand_over()
 
-    def call(self, name: str, options: Mapping[str, Any], rows: Sequence[int], seconds: float | None) -> list[Value] | Failed:
+    def call(self, name: str, options: Mapping[str, Any], rows: Sequence[int], seconds: float) -> list[Value] | Failed:
         """The function's outcomes for these rows of the batch; raises WorkerLost, and RewardError when the function cannot be used."""
         if self.process is None or name not in self.loaded:
             self._load(name)
@@ -80,12 +78,14 @@ class Worker:
         place = json.dumps([entry or os.getcwd() for entry in sys.path])
         atexit.unregister(self.kill)
         atexit.register(self.kill)
-        self.process = subprocess.Popen([sys.executable, "-c", _START, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        words = [sys.executable, "-c", _START, place, str(os.getpid())]
+        environment = os.environ | {"PYTHONHASHSEED": "0"}  # sets come in one order, whichever worker is asked
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True)
         self._hand_over()
 
     def _hand_over(self) -> None:
         with suppress(BrokenPipeError):  # it died meanwhile: the call that follows says so
-            self._send(("batch", self.batch))
+            self._send(("batch", pickle.dumps(self.batch)))
 
     def _load(self, name: str) -> None:
         """Import the function; a worker lost on the way is replaced once."""
@@ -103,7 +103,7 @@ class Worker:
             self.loaded.add(name)
             return
 
-    def _ask(self, message: object, seconds: float | None) -> dict[str, Any]:
+    def _ask(self, message: object, seconds: float) -> dict[str, Any]:
         assert self.process is not None and self.process.stdout is not None
         try:
             self._send(message)
@@ -111,11 +111,14 @@ class Worker:
             return answer
         except TimeoutError as error:
             self.kill()
-            raise WorkerLost(f"it took longer than {seconds:g} s", timed_out=True) from error
+            raise WorkerLost(f"it took longer than {seconds:g} s") from error
         except (OSError, EOFError) as error:
             status = self.process.wait()
             self.kill()
-            raise WorkerLost(f"its process died ({_ending(status)})", timed_out=False) from error
+            raise WorkerLost(f"its process died ({_ending(status)})") from error
+        except BaseException:  # Ctrl-C: the answer that is still to come must not be taken for the next call's
+            self.kill()
+            raise
 
     def _send(self, message: object) -> None:
         assert self.process is not None and self.process.stdin is not None
@@ -123,18 +126,18 @@ class Worker:
         self.process.stdin.write(LENGTH.pack(len(body)) + body)
         self.process.stdin.flush()
 
-    def _receive(self, descriptor: int, seconds: float | None) -> bytes:
-        deadline = None if seconds is None else time.monotonic() + seconds
+    def _receive(self, descriptor: int, seconds: float) -> bytes:
+        deadline = time.monotonic() + seconds
         (length,) = LENGTH.unpack(_read(descriptor, LENGTH.size, deadline))
         return _read(descriptor, length, deadline)
 
 
-def _read(descriptor: int, count: int, deadline: float | None) -> bytes:
+def _read(descriptor: int, count: int, deadline: float) -> bytes:
     """Exactly `count` bytes; TimeoutError after the deadline, EOFError when the other end closed."""
-    found = bytearray()
+    found, waiting = bytearray(), select.poll()
+    waiting.register(descriptor, select.POLLIN)
     while len(found) < count:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if not select.select([descriptor], [], [], left)[0]:
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
             raise TimeoutError
         chunk = os.read(descriptor, min(count - len(found), 1 << 20))
         if not chunk:

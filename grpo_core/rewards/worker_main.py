@@ -1,12 +1,11 @@
 """Inside the reward worker: waits for batches and calls, runs reward functions on its main thread, answers in JSON. No torch here."""
 
-import ctypes
 import json
 import os
 import pickle
+import select
 import signal
 import struct
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, BinaryIO
@@ -21,17 +20,34 @@ LENGTH = struct.Struct("<Q")
 
 def main() -> None:
     """Serve until the other end closes. What functions print goes to stderr: stdout is the way back."""
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: never outlive the trainer
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the trainer ends its step first
-    back = os.fdopen(os.dup(1), "wb")
+    requests, back = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nowhere = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nowhere, 0)  # what a function starts must not read the requests
     os.dup2(2, 1)
-    columns: Mapping[str, Sequence[Any]] = {}
-    while (message := read(sys.stdin.buffer)) is not None:
+    batch = pickle.dumps({})
+    while (message := read(requests)) is not None:
         kind, *given = pickle.loads(message)
         if kind == "batch":
-            (columns,) = given
-        else:
-            write(back, json.dumps(_loaded(*given) if kind == "load" else _called(columns, *given)).encode())
+            (batch,) = given
+        elif kind == "load":
+            write(back, json.dumps(_loaded(*given)).encode())
+        else:  # read anew for every call: a function may change what it is given
+            write(back, json.dumps(_called(pickle.loads(batch), *given)).encode())
+
+
+def end_with(trainer: int) -> None:
+    """From now on this process's group, with all that functions start, ends when the process `trainer` does, however that ends."""
+    descriptor = os.pidfd_open(trainer)
+    if os.fork() != 0:
+        os.close(descriptor)
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.closerange(0, 2)  # stderr stays, to be the trainer's
+    watched = select.poll()
+    watched.register(descriptor, select.POLLIN)
+    watched.poll()
+    os.killpg(0, signal.SIGKILL)
 
 
 def read(stream: BinaryIO) -> bytes | None:

@@ -186,6 +186,7 @@ FIELDS = [(section, f.name) for section, kind in (("model", ModelConfig), ("roll
 GIVEN: dict[str, Any] = {"num_heads": 1, "device": "auto", "select_metric": "number_answer"}
 """Other values of fields that do not take just any."""
 OWN_SIZES = {f.name: f.default for f in fields(ModelConfig) if f.name not in ("path", "device", "num_threads")}
+CLONING: dict[str, Any] = {"cloning_weight": 1.0, "cloning_steps": 4, "cloning_batch_size": 2}
 NEEDED: dict[str, dict[str, Any]] = {
     "path": OWN_SIZES,
     **{key: {"kl_control": "threshold"} for key in ("kl_statistic", "kl_upper", "kl_lower", "kl_patience")},
@@ -193,6 +194,7 @@ NEEDED: dict[str, dict[str, Any]] = {
     "advantage_clip_start": {"advantage_clip_steps": 3},
     "length_target": {"length_penalty": 0.1},
     "aggregation_length": {"aggregation": "constant"},
+    **{key: CLONING for key in ("cloning_weight", "cloning_schedule", "cloning_steps", "cloning_batch_size", "demonstration_fraction")},
 }
 """What must be set so that a field has an effect, and may be changed at all."""
 

@@ -39,7 +39,7 @@ def test_the_code_hash_changes_with_the_code_and_with_the_functions(tmp_path: Pa
 
 
 def test_the_hash_of_a_built_in_function_is_that_of_all_it_imports_and_of_nothing_else() -> None:
-    assert set(_code_files("exact_answer")) == {f"rewards/{name}.py" for name in ("answers", "calling", "normal_text", "outcomes")}
+    assert set(_code_files("exact_answer")) == {f"rewards/{name}.py" for name in ("answers", "calling", "extraction", "normal_text", "outcomes")}
     assert {"rewards/patterns.py", "rewards/normal_text.py"} <= set(_code_files("key_steps"))
     assert {"sandbox/inside.py", "sandbox/isolation.py", "rewards/programs.py"} <= set(_code_files("code_tests"))
     assert not any(place.startswith("sandbox/") for place in _code_files("regex_format"))

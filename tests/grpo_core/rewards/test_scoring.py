@@ -2,11 +2,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
+import torch
 
 from grpo_core.config import ScoringConfig
-from grpo_core.rewards.outcomes import RewardError
+from grpo_core.rewards.outcomes import Invalid, RewardError
+from grpo_core.rewards.registry import code_hash, load_reward
 from grpo_core.rewards.scoring import Scores, score
+from grpo_core.rewards.worker import worker
 
 MINE = "tests.tiny_rewards"
 
@@ -77,11 +81,12 @@ def test_a_list_of_the_wrong_length_or_type_names_the_function() -> None:
         call(f"{MINE}:words")
 
 
-@pytest.mark.parametrize("value", [1, True, np.float32(1), np.int64(1), np.bool_(True) * 1.0])
+@pytest.mark.parametrize("value", [1, True, np.float32(1), np.int64(1), np.bool_(True), torch.tensor(1.0), torch.tensor(True)])
 def test_numbers_of_other_libraries_are_numbers(value: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = f"given_{type(value).__name__}"
-    made = f"{type(value).__module__}.{type(value).__name__}(1)"
-    (tmp_path / f"{module}.py").write_text(f"import builtins, numpy\ndef mine(completions, **columns):\n    return [{made}] * len(completions)\n")
+    made = f"torch.tensor({value})" if isinstance(value, torch.Tensor) else f"{type(value).__module__}.{type(value).__name__}(1)"
+    module = f"{module}_{len(made)}"
+    (tmp_path / f"{module}.py").write_text(f"import builtins, numpy, torch\ndef mine(completions, **columns):\n    return [{made}] * len(completions)\n")
     monkeypatch.syspath_prepend(tmp_path)
     totals = call(f"{module}:mine").totals
     assert totals == [1.0] * 4
@@ -104,7 +109,9 @@ def test_an_exception_in_a_reward_function_names_function_error_line_and_first_r
 def test_a_parameter_that_no_column_fills_names_the_function() -> None:
     with pytest.raises(RewardError, match=rf"reward '{MINE}:says_what_it_was_given' raised \w+Error: .*failed on 4 of 4 completions"):
         call(f"{MINE}:says_what_it_was_given")
-    with pytest.raises(RewardError, match=rf"reward '{MINE}:wants_a_column' raised TypeError: wants_a_column\(\) missing 1 required .*'solution'"):
+    with pytest.raises(
+        RewardError, match=rf"reward '{MINE}:wants_a_column' needs 'solution': there is no such column \(there are answer, completion_ids, .*\)"
+    ):
         call(f"{MINE}:wants_a_column")
 
 
@@ -215,3 +222,75 @@ def test_a_row_nobody_has_an_opinion_on_is_no_error() -> None:
     scores = call(f"{MINE}:half_have_an_opinion", f"{MINE}:never_an_opinion")
     assert scores.row_statuses == ["ok", "no_opinion", "ok", "no_opinion"]
     assert scores.statuses[f"{MINE}:never_an_opinion"] == ["no_opinion"] * 4
+
+
+def test_a_function_that_always_hangs_or_ends_its_process_is_to_blame_itself() -> None:
+    with pytest.raises(RewardError, match=r"always_hangs' cannot be used: it took longer than 0.5 s, for an empty completion as well as"):
+        graded("always_hangs", texts=["good"])
+    with pytest.raises(RewardError, match=r"ends_its_process' cannot be used: its process died \(exit status 3\)"):
+        graded("ends_its_process")
+
+
+@pytest.mark.parametrize("function", ["exits", "raises_what_is_no_exception", "returns_what_cannot_be_shown", "says_invalid_without_words"])
+def test_whatever_a_function_raises_or_returns_is_told(function: str) -> None:
+    settings = ScoringConfig(max_error_rate=1.0)
+    scores = graded(function, settings=settings)
+    expected = "invalid" if function == "says_invalid_without_words" else "error"
+    assert set(scores.row_statuses) == {expected}
+    assert all(scores.reasons)
+
+
+def test_a_reason_is_text_that_every_table_can_hold_and_the_same_each_time() -> None:
+    first, second = (graded("raises_with_strange_words", settings=ScoringConfig(max_error_rate=1.0)).reasons for _ in range(2))
+    assert first == second
+    assert first[0] is not None and "unknown \ud800x" not in first[0] and "unknown ?x" in first[0] and " at 0x…" in first[0]
+    assert len(str(Invalid("x" * 10_000).reason)) == 300
+    assert pl.Series([first[0], Invalid("\udfff").reason]).to_list()[1] == "?"
+
+
+def test_a_floor_can_be_named_for_a_function_whose_rewards_go_below_0() -> None:
+    name = f"{MINE}:hangs_on_bad"
+    settings = ScoringConfig(max_error_rate=0.9, timeout_seconds=0.5, floors={name: -2.0})
+    assert graded("hangs_on_bad", settings=settings).totals == [0.5, -2.0, 0.5, 0.5, 0.5]
+
+
+def test_one_error_in_a_small_batch_is_no_rate_yet_unless_none_is_allowed() -> None:
+    assert graded("fails_on_bad", settings=ScoringConfig(max_error_rate=0.01)).row_statuses.count("error") == 1
+    with pytest.raises(RewardError, match="failed on 2 of 5"):
+        graded("fails_on_bad", settings=ScoringConfig(max_error_rate=0.01), texts=["bad", "bad", "a", "b", "c"])
+
+
+def test_coroutine_functions_keep_their_loop_from_call_to_call() -> None:
+    assert graded("uses_a_lock_of_its_module").totals == graded("uses_a_lock_of_its_module").totals == [1.0] * 5
+
+
+def test_a_function_that_changes_what_it_is_given_changes_it_for_no_other() -> None:
+    chat: list[Any] = [[{"role": "assistant", "content": "<think>x</think>y"}]]
+    names = [f"{MINE}:strips_thoughts_in_place", f"{MINE}:length_of_chat"]
+    for order in (names, names[::-1]):
+        assert call(*order, rows=1, completions=chat).by_function[f"{MINE}:length_of_chat"] == [17.0]
+
+
+@pytest.mark.parametrize("function", ["an_instance", "a_partial"])
+def test_a_callable_object_is_a_function(function: str) -> None:
+    assert graded(function).totals == [2.0] * 5
+    assert code_hash([f"{MINE}:{function}"]) == code_hash([f"{MINE}:{function}"])
+
+
+def test_a_class_is_refused() -> None:
+    with pytest.raises(RewardError, match=r"'Grader' is a class: make an instance in its module and name that, grader = Grader\(\.\.\.\)"):
+        load_reward(f"{MINE}:Grader")
+
+
+def test_a_column_named_as_a_built_in_functions_option_is_not_taken_for_it() -> None:
+    assert call("repetition_penalty", rows=1, completions=["a b c"], unit=["apples"]).totals == [0.0]
+
+
+def test_what_a_function_starts_does_not_read_the_requests() -> None:
+    assert graded("reads_its_standard_input").totals == [0.0] * 5
+
+
+def test_sets_come_in_one_order_in_every_worker() -> None:
+    first = graded("first_of_a_set").totals
+    worker().kill()
+    assert graded("first_of_a_set").totals == first

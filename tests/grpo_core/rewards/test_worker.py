@@ -24,7 +24,7 @@ def own(request: pytest.FixtureRequest) -> Worker:
 
 
 def test_one_process_serves_call_after_call(own: Worker) -> None:
-    assert own.call("exact_answer", {}, [0], None) is not None
+    assert own.call("exact_answer", {}, [0], 5.0) is not None
     process = own.process
     assert own.call(f"{MINE}:awaited", {}, [1, 0], 5.0) == [3.0, 4.0]
     assert own.process is process
@@ -60,7 +60,7 @@ def test_what_a_function_started_dies_with_the_worker(own: Worker, monkeypatch: 
 
 
 def test_ctrl_c_does_not_reach_a_reward_function(own: Worker) -> None:
-    own.call("exact_answer", {}, [0], None)
+    own.call("exact_answer", {}, [0], 5.0)
     assert own.process is not None
     os.kill(own.process.pid, signal.SIGINT)
     assert own.call(f"{MINE}:awaited", {}, [0], 5.0) == [4.0]
@@ -75,10 +75,19 @@ def test_a_module_that_cannot_be_imported_is_no_fault_of_the_text(own: Worker, t
         own.call(f"{MINE}:nothing", {}, [0], 5.0)
 
 
+def test_an_interrupted_call_leaves_no_answer_for_the_next(own: Worker) -> None:
+    own.call(f"{MINE}:awaited", {}, [0], 5.0)
+    signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        own.call(f"{MINE}:always_hangs", {}, [0], 30.0)
+    assert own.call(f"{MINE}:awaited", {}, [0, 1], 5.0) == [4.0, 3.0]
+
+
 def test_another_folder_gets_another_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = worker()
     shared.take(BATCH)
-    shared.call("exact_answer", {}, [0], None)
+    shared.call("exact_answer", {}, [0], 5.0)
     first = shared.process
     assert worker().process is first
     (tmp_path / "mine_of_a_test.py").write_text("def f(completions, **columns):\n    return [7.0] * len(completions)\n")
@@ -88,14 +97,18 @@ def test_another_folder_gets_another_worker(tmp_path: Path, monkeypatch: pytest.
     assert first is not None and first.poll() is not None
 
 
-@pytest.mark.parametrize("how", ["ends", "is killed"])
-def test_no_worker_outlives_its_trainer(how: str) -> None:
+@pytest.mark.parametrize("how", ["ends", "is killed", "is killed while a function waits for what it started"])
+def test_no_worker_outlives_its_trainer(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRPO_TEST_MARK", f"left by {os.getpid()}")
+    hang = f"import threading; threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start(); w.call('{MINE}:leaves_a_child_and_hangs', {{}}, [0], 50.0)"
+    last = {"ends": "", "is killed": "os.kill(os.getpid(), signal.SIGKILL)"}.get(how, hang)
     code = (
         "import os, signal, sys; from grpo_core.rewards.worker import worker; w = worker(); w.take({'prompts': ['?'], 'completions': ['a'], 'answer': ['a']})\n"
-        "w.call('exact_answer', {}, [0], None); print(w.process.pid, flush=True)\n" + ("os.kill(os.getpid(), signal.SIGKILL)" if how == "is killed" else "")
+        "w.call('exact_answer', {}, [0], 5.0); print(w.process.pid, flush=True)\n" + last
     )
     pid = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3], check=False).stdout.strip()
+    assert pid.isdigit()
     deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes() and time.monotonic() < deadline:
+    while (left := processes_with("GRPO_TEST_MARK", f"left by {os.getpid()}")) and time.monotonic() < deadline:
         time.sleep(0.02)
-    assert not Path(f"/proc/{pid}").exists() or not Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert left == set()
