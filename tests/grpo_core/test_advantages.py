@@ -186,3 +186,10 @@ def test_gdpo_leaves_a_completion_out_of_the_reward_that_says_nothing_of_it() ->
 def test_gdpo_with_one_reward_is_the_plain_advantage_but_for_the_batch_scale() -> None:
     found = decoupled([[1.0, 0, 0, 1]], weights=[3.0])[0]
     assert found == pytest.approx(advantages([1, 0, 0, 1])[0])
+
+
+def test_gdpo_takes_rewards_that_cancel_for_nothing() -> None:
+    rewards = torch.rand(20, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    known = torch.ones_like(rewards, dtype=torch.bool)
+    found = decoupled_advantages([rewards] * 3, [0.1, 0.2, -0.3], [known] * 3)
+    assert torch.equal(found, torch.zeros_like(rewards)), "0.1 + 0.2 - 0.3 is 5.6e-17"

@@ -110,7 +110,7 @@ def test_a_parameter_that_no_column_fills_names_the_function() -> None:
     with pytest.raises(RewardError, match=rf"reward '{MINE}:says_what_it_was_given' raised \w+Error: .*failed on 4 of 4 completions"):
         call(f"{MINE}:says_what_it_was_given")
     with pytest.raises(
-        RewardError, match=rf"reward '{MINE}:wants_a_column' needs 'solution': there is no such column \(there are answer, completion_ids, .*\)"
+        RewardError, match=rf"reward '{MINE}:wants_a_column' needs 'solution': there is no such column \(there are answer, .*\)"
     ):
         call(f"{MINE}:wants_a_column")
 
@@ -159,12 +159,12 @@ def test_an_error_takes_the_row_out_whatever_the_others_say_unless_it_counts_for
 
 def test_errors_past_the_rate_stop_the_run_and_name_function_row_and_traceback() -> None:
     with pytest.raises(RewardError) as caught:
-        graded("fails_on_bad", settings=ScoringConfig(max_error_rate=0.19))
+        graded("fails_on_bad", settings=ScoringConfig(max_error_rate=0.19), texts=[*TEXTS, *TEXTS])
     said = str(caught.value)
-    assert "fails_on_bad' raised ZeroDivisionError" in said and "for step 3, prompt ab, completion 1: it failed on 1 of 5 completions" in said
+    assert "fails_on_bad' raised ZeroDivisionError" in said and "for step 3, prompt ab, completion 1: it failed on 2 of 10 completions" in said
     assert "scoring.max_error_rate allows 0.19 of them; that completion was 'bad'" in said
     assert "Traceback (most recent call last)" in said
-    assert graded("fails_on_bad", settings=ScoringConfig(max_error_rate=0.2)).row_statuses.count("error") == 1
+    assert graded("fails_on_bad", settings=ScoringConfig(max_error_rate=0.2), texts=[*TEXTS, *TEXTS]).row_statuses.count("error") == 2
 
 
 def test_a_text_that_hangs_the_function_earns_the_floor_and_the_others_their_due() -> None:

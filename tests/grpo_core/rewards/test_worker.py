@@ -100,7 +100,8 @@ def test_another_folder_gets_another_worker(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize("how", ["ends", "is killed", "is killed while a function waits for what it started"])
 def test_no_worker_outlives_its_trainer(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRPO_TEST_MARK", f"left by {os.getpid()}")
-    hang = f"import threading; threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start(); w.call('{MINE}:leaves_a_child_and_hangs', {{}}, [0], 50.0)"
+    killed = "import threading; threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()"
+    hang = f"{killed}; w.call('{MINE}:leaves_a_child_and_hangs', {{}}, [0], 50.0)"
     last = {"ends": "", "is killed": "os.kill(os.getpid(), signal.SIGKILL)"}.get(how, hang)
     code = (
         "import os, signal, sys; from grpo_core.rewards.worker import worker; w = worker(); w.take({'prompts': ['?'], 'completions': ['a'], 'answer': ['a']})\n"
