@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from grpo_core.sandbox.isolation import Limits
 from grpo_core.sandbox.run_tests import BadTests, Job, Verdict, judge_all
-from grpo_core.sandbox.warm_cells import cores
+from grpo_core.sandbox.warm_cells import jobs_at_once
 
 SAMPLES = 1000
 ANSWERS = ("return sorted(values)[{n} % len(values)]", "return values[0]", "return values[{n}:]", "return sorted(values)[")
@@ -75,7 +75,7 @@ def main() -> None:
     seconds = time.perf_counter() - started
     right = [is_right(verdict) for verdict in verdicts]
     print(f"{sum(right)} of {len(jobs)} programs pass, {sum(expected)} should; {sum(a != b for a, b in zip(right, expected, strict=True))} judged otherwise")
-    print(f"{len(jobs) / seconds:.1f} programs a second on {cores()} cores ({seconds:.1f} s), {overhead * 1000:.0f} ms a program that does nothing (median)")
+    print(f"{len(jobs) / seconds:.1f} programs a second, {jobs_at_once()} at once ({seconds:.1f} s), {overhead * 1000:.0f} ms a program that does nothing (median)")
     if right != expected:
         raise SystemExit(1)
 

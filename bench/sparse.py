@@ -3,7 +3,7 @@
     python bench/sparse.py [--seeds 3]
 
 Trains every experiment of params/sparse_addition.yaml from one fine-tuned model and asks it the held-out prompts. A seed changes all that is
-random in GRPO. Takes about six minutes a seed on two idle cores; what is in the work folder already, of this configuration and code, is not run again.
+random in GRPO. It took seven minutes a seed on two busy cores; what is in the work folder already, of this configuration and code, is not run again.
 """
 
 import argparse

@@ -19,7 +19,7 @@ from grpo_core.checkpoint import file_sha256, folder_digest, write_folder
 from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.errors import Interrupted
 from grpo_core.evaluation import scoring_functions
-from grpo_core.exploits import findings, notes, require_acknowledged
+from grpo_core.exploits import findings, notes, require_acknowledged, require_working
 from grpo_core.models import arithmetic, policy_digest, save_model, source_of
 from grpo_core.resume import ResumePoint, restore, save
 from grpo_core.rewards.registry import code_hash, code_hashes
@@ -114,6 +114,7 @@ def train(
 
 def check_exploits(table: pl.DataFrame, config: RunConfig) -> None:
     """Raise ExploitError unless everything that earns too much is acknowledged; a run that goes on is asked again, as that may have changed."""
+    require_working(table, config.rewards)
     found = findings(table, config.rewards, config.scoring)
     require_acknowledged(found, config.scoring)
     for note in notes(found, config.scoring):

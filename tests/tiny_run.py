@@ -50,7 +50,7 @@ def tiny_config(*, rewards: dict[str, float] | None = None, **grpo: Any) -> RunC
         sft=SftConfig(steps=3, batch_size=4, micro_batch_size=4, warmup_steps=1),
         rollout=RolloutConfig(max_new_tokens=8, batch_size=16),
         rewards={REWARD: 1.0} if rewards is None else rewards,
-        scoring=ScoringConfig(exploit_prompts=1, exploit_threshold=1.0),
+        scoring=ScoringConfig(exploit_prompts=1, exploit_threshold=1.0, max_error_rate=0.0),
         grpo=GrpoConfig(**{**settings, **grpo}),
         heldout_eval=HeldoutEvalConfig(samples_per_prompt=2, bootstrap_resamples=100),
         blind_review_set=BlindReviewConfig(num_pairs=3, num_control_pairs=2),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from grpo_core.rewards.answers import completion_text
@@ -17,6 +18,11 @@ COMPLEX = re.compile(r"\\mathbb\{C\}|(?<![A-Za-z\\])i(?![A-Za-z])")
 ASSIGNED = re.compile(r"([A-Za-z](?:_\{?[A-Za-z0-9]{1,3}\}?)?|[A-Za-z]\([A-Za-z]\))\s*=\s*([^=]+)")
 WORDS = re.compile(r"[^\W\d_]{3,}")
 TEXT = re.compile(r"\\text\{([^{}]*)\}")
+LETTERS = re.compile(r"[A-Za-z]+")
+NUMERIC = frozenset(("frac", "sqrt", "times", "cdot", "div", "pi", "log", "ln", "sin", "cos", "tan", "binom"))
+"""Commands that a formula without variables is made of."""
+SEPARATORS = re.compile(r",(?![0-9]{3}(?![0-9]))|;|\\text\{\s*(?:or|and)\s*\}|\b(?:or|and)\b")
+OPENING, CLOSING = "([{", ")]}"
 TIDY = [
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -70,10 +76,55 @@ def math_answer(
     if not 0 < cpu_seconds <= 600:
         raise RewardError(f"reward_options.math_answer.cpu_seconds must be above 0 and at most 600, got {cpu_seconds!r}")
     pairs = [(reference_text(a), final_answer(completion_text(c), extract)) for c, a in zip(completions, answer, strict=True)]
-    decided = {pair: decide(*pair) for pair in dict.fromkeys(pairs)}
-    open_pairs = [pair for pair, outcome in decided.items() if outcome is None]
-    graded = dict(zip(open_pairs, graded_formulas(open_pairs, cpu_seconds), strict=True)) if open_pairs else {}
-    return [outcome if (outcome := decided[pair]) is not None else graded[pair] for pair in pairs]
+    outcomes = dict(zip(dict.fromkeys(pairs), compared(list(dict.fromkeys(pairs)), cpu_seconds), strict=True))
+    claims = {pair: claimed(pair[1]) for pair, outcome in outcomes.items() if isinstance(pair[1], str) and outcome == 1.0}
+    asked = list(dict.fromkeys(claim for sides in claims.values() for claim in sides))
+    holds = dict(zip(asked, compared(asked, cpu_seconds, are_references=False), strict=True))
+    wrong = {pair for pair, sides in claims.items() if not all(holds[claim] == 1.0 for claim in sides)}
+    return [0.0 if pair in wrong else outcomes[pair] for pair in pairs]
+
+
+def compared(pairs: Sequence[tuple[str, Any]], cpu_seconds: float, *, are_references: bool = True) -> list[float | Invalid]:
+    """Outcomes of references and answers. Where the first are none, one that cannot be read is no fault of our data."""
+    decided = [decide(*pair) for pair in pairs]
+    open_pairs = [pair for pair, outcome in zip(pairs, decided, strict=True) if outcome is None]
+    graded = iter(graded_formulas(open_pairs, cpu_seconds, are_references=are_references) if open_pairs else [])
+    return [next(graded) if outcome is None else outcome for outcome in decided]
+
+
+def claimed(found: str) -> list[tuple[str, str]]:
+    """Sides of equations in an answer that hold no variable: they must be equal (`3+4=7`, and not `7=5`). A side that is rounded is not asked for."""
+    claims = []
+    for part in SEPARATORS.split(found):
+        sides = [side.strip() for side in part.split("=") if is_constant(side)]
+        claims += [(one, other) for one, other in pairwise(sides) if not is_rounded(one, other)]
+    return claims
+
+
+def is_rounded(one: str, other: str) -> bool:
+    """Whether one side is a decimal number that the other one may have been rounded to; numbers further apart than that are not."""
+    left, right = quantity(one), quantity(other)
+    if left and right:
+        return left.has_point != right.has_point and abs(left.value - right.value) <= abs(left.value) / 100
+    return any(side is not None and side.has_point for side in (left, right))
+
+
+def is_constant(text: str) -> bool:
+    """Whether this is a whole formula of numbers alone."""
+    return any(c in "0123456789" for c in text) and NUMERIC.issuperset(LETTERS.findall(text)) and depths(text)[-1:] == [0]
+
+
+def depths(text: str) -> list[int]:
+    """How many brackets are open after each character."""
+    return list(accumulate((c in OPENING) - (c in CLOSING) for c in text))
+
+
+def is_list(text: str) -> bool:
+    """Whether a comma stands outside of brackets, or in one pair of brackets around everything: several values or an interval, no number."""
+    deep = depths(text)
+    inside = text[:1] in ("(", "[") or text.startswith("\\{")
+    closes_last = inside and 0 not in deep[text.index("{") if text.startswith("\\{") else 0 : -1]
+    return any(c == "," and depth == closes_last for c, depth in zip(text, deep, strict=True))
 
 
 def reference_text(answer: str) -> str:
@@ -108,16 +159,18 @@ def decide(reference: str, found: str | Invalid | float) -> float | Invalid | No
     left, right = quantity(first, is_reference=True), quantity(second)
     if left and right:
         return float(are_equal(left, right))
+    if is_constant(first) and not is_list(first) and is_list(second):
+        return 0.0
     return None if (refusal := formula_refusal(_without_unit(found))) is None else Invalid(refusal)
 
 
-def graded_formulas(pairs: Sequence[tuple[str, Any]], cpu_seconds: float) -> list[float | Invalid]:
+def graded_formulas(pairs: Sequence[tuple[str, Any]], cpu_seconds: float, *, are_references: bool = True) -> list[float | Invalid]:
     """The graders' verdicts on pairs of formulas."""
     plain = [tuple(map(_without_unit, _unassigned(*pair))) for pair in pairs]
     items = [{"reference": one, "found": other, "is_real": not (COMPLEX.search(one) or COMPLEX.search(other))} for one, other in plain]
     outcomes: list[float | Invalid] = []
     for (reference, found), verdict in zip(pairs, graders("mathematics").grade(items, cpu_seconds), strict=True):
-        if verdict.is_our_data:
+        if verdict.is_our_data and are_references:
             raise RewardError(
                 f"reward 'math_answer': the reference answer {reference!r} cannot be read ({verdict.reason}); correct it, cut the answer out with "
                 "prompts.answer_pattern, or use exact_answer"

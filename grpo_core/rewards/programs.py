@@ -1,6 +1,7 @@
 """The share of its tests that a model-written program passes, run in isolation."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,9 +10,10 @@ from grpo_core.rewards.outcomes import Invalid, RewardError
 from grpo_core.sandbox.isolation import Limits
 from grpo_core.sandbox.run_tests import BadTests, InputOutput, Job, Verdict, judge_all
 
-FENCE = "```"
-LANGUAGES = ("", "py", "python", "python3")
-"""What may stand behind the fence of a block that is a program."""
+OPENING = re.compile(r"(`{3,})([^`]*)|(~{3,})(.*)")
+"""A line that opens a fenced block, as of CommonMark: what stands behind backticks holds none."""
+LANGUAGE = re.compile(r"(?:py|python)[0-9.]*", re.IGNORECASE)
+"""What may be named behind the fence of a block that is a program, if anything is."""
 
 
 def code_tests(
@@ -75,16 +77,23 @@ def last_block(text: str) -> str | None:
     """The last fenced block of Python (or of no language), the last closed one if any is; None: there is none."""
     found: str | None = None
     block: list[str] | None = None
-    is_python = False
+    fence, is_python = "", False
     for line in text.split("\n"):
         mark = line.strip()
-        if block is None and mark.startswith(FENCE):
-            block, is_python = [], mark[len(FENCE) :].strip().lower() in LANGUAGES
-        elif block is not None and mark == FENCE:
+        if block is None:
+            if opening := OPENING.fullmatch(mark):
+                block, fence, is_python = [], opening[1] or opening[3], is_program(opening[2] or opening[4] or "")
+        elif len(mark) >= len(fence) and not mark.strip(fence[0]):
             found, block = ("\n".join(block) if is_python else found), None
-        elif block is not None:
+        else:
             block.append(line)
-    return "\n".join(block) if found is None and block is not None and is_python else found
+    return "\n".join(block) if found is None and block and is_python else found
+
+
+def is_program(info: str) -> bool:
+    """Whether a block with this behind its fence is Python: `python`, `python3.11`, `{.python}`, or nothing."""
+    words = info.strip().strip("{}").split()
+    return not words or LANGUAGE.fullmatch(words[0].removeprefix(".")) is not None
 
 
 def read_tests(number: int, tests: Any) -> list[str] | list[InputOutput]:

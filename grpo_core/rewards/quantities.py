@@ -17,6 +17,7 @@ PERCENT = re.compile(r"\s*(?:\\?%|\\text\{\s*(?:percent|percentage)\s*\}|\b(?:pe
 TEXT_UNIT = re.compile(r"\s*\\text\{([^{}\\]{1,60})\}\s*(?:\^\s*\{?\s*[23]\s*\}?)?", re.ASCII)
 WORD_UNIT = re.compile(r"\s*([A-Za-z][A-Za-z./ -]{0,60})(?:\^\{?[23]\}?)?", re.ASCII)
 
+WORD = re.compile(r"[^\W\d_]{2,}")
 LETTER_UNITS = frozenset("mgshLlNJWVKCF")
 NO_UNITS = frozenset(
     (
@@ -59,6 +60,8 @@ def quantity(text: str, *, is_reference: bool = False) -> Quantity | None:
         if (found := _at_end(ending, text)) and (bare := _bare(text[: found.start()].strip())) is not None:
             if ending is PERCENT:
                 return replace(bare, is_percent=True)
+            if ending is WORD_UNIT and len(found[0]) == 2 and not unit_of(found[1]):
+                return None  # `5xy` is a product
             return _with_unit(bare, found[1], letters=not is_reference or ending is TEXT_UNIT)
     return None
 
@@ -95,12 +98,15 @@ def unit_of(words: str) -> str:
 
 
 def _with_unit(bare: Quantity, words: str, *, letters: bool) -> Quantity | None:
-    parts = words.replace(".", " ").replace("/", " ").replace("-", " ").split()
-    if not parts or any(part.lower() in NO_UNITS for part in parts):
+    """With a known unit, or one of words; what an operator joins is a formula unless it is a known unit. A lone letter is one where `letters` are."""
+    known, parts = unit_of(words), words.replace(".", " ").split()
+    if not parts or any(part.lower() in NO_UNITS for part in re.split("[ /-]", " ".join(parts))):
         return None
-    if len(parts) == 1 and len(parts[0]) == 1 and not (letters and parts[0] in LETTER_UNITS):
+    if len(words.strip()) == 1 and not (letters and words.strip() in LETTER_UNITS):
         return None
-    return replace(bare, unit=unit_of(words) or bare.unit)
+    if not known and len(words.strip()) > 1 and not all(WORD.fullmatch(part) for part in parts):
+        return None
+    return replace(bare, unit=known or bare.unit)
 
 
 def _at_end(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

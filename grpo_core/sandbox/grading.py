@@ -31,6 +31,7 @@ from typing import Any, Literal
 from grpo_core.rewards.outcomes import RewardError
 from grpo_core.sandbox.cell import Cell, CellDied, CellFlooded, CellTimeout
 from grpo_core.sandbox.isolation import Limits
+from grpo_core.sandbox.reasons import plain
 
 Kind = Literal["mathematics", "reasoning"]
 LIBRARIES: dict[Kind, tuple[str, ...]] = {"mathematics": ("math_verify", "latex2sympy2_extended", "sympy"), "reasoning": ("reasoning_gym", "sympy", "numpy")}
@@ -154,7 +155,7 @@ class Graders:
 def _verdict(said: Mapping[str, Any]) -> Verdict:
     if isinstance(score := said.get("score"), float):
         return Verdict(score)
-    return Verdict(None, str(said.get("reference") or said.get("invalid")), is_our_data="reference" in said)
+    return Verdict(None, plain(str(said.get("reference") or said.get("invalid"))), is_our_data="reference" in said)
 
 
 def library_folders(kind: Kind) -> list[Path]:

@@ -40,18 +40,20 @@ def open_channel() -> tuple[int, int]:
 
 
 def set_limits(cpu_seconds: int, memory_bytes: int, file_bytes: int, threads: int) -> None:
-    """The second of grace is for SIGXCPU, which says what the limit was, to come first."""
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-    for limit, value in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_FSIZE, file_bytes),
-        (resource.RLIMIT_NPROC, threads),
-        (resource.RLIMIT_NOFILE, 128),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
+    """None above what the machine allows. The second of grace is for SIGXCPU, which says what the limit was, to come first."""
+    for limit, soft, hard in (
+        (resource.RLIMIT_CPU, cpu_seconds, cpu_seconds + 1),
+        (resource.RLIMIT_AS, memory_bytes, memory_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes, file_bytes),
+        (resource.RLIMIT_NPROC, threads, threads),
+        (resource.RLIMIT_NOFILE, 128, 128),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_MSGQUEUE, 0, 0),
+        (resource.RLIMIT_MEMLOCK, 0, 0),
     ):
-        resource.setrlimit(limit, (value, value))
+        allowed = resource.getrlimit(limit)[1]
+        least = hard if allowed == resource.RLIM_INFINITY else min(hard, allowed)
+        resource.setrlimit(limit, (min(soft, least), least))
 
 
 def leave_root(user: int) -> None:

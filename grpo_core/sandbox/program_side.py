@@ -14,7 +14,8 @@ from grpo_core.sandbox.values import SHARED_MODULES, Any, CannotCross, decode, e
 ONLY_TREE = 0x400
 """The flag of `compile` that `ast.parse` sets."""
 MODULE = "solution"
-MAX_NAMES = 1000
+MAX_NAMES, NAMES_BYTES = 1000, 4 * 2**20
+"""How many names tests are told of, and the bytes of all their values."""
 OPERATORS: dict[str, Callable[..., Any]] = {
     **{name: getattr(builtins, name) for name in ("getattr", "setattr", "delattr", "len", "iter", "bool", "str", "repr", "format", "isinstance")},
     **{name: getattr(operator, name) for name in ("getitem", "setitem", "delitem", "contains", "eq", "lt", "le", "gt", "ge", "neg", "pos", "abs")},
@@ -117,9 +118,9 @@ class Answerer:
         except CannotCross as error:
             return {"raised": [["RemoteError"], [str(error)]]}
         except Exception as error:  # noqa: BLE001  # whatever the program raises is for its tests to judge
-            return {"raised": [[str(kind.__name__) for kind in type(error).__mro__], [part for part in error.args if type(part) in (str, int, float, bool)]]}
+            return {"raised": [[name_of(kind) for kind in mro_of(type(error))], [part for part in error.args if type(part) in (str, int, float, bool)]]}
         except BaseException as error:  # noqa: BLE001  # a program that exits has not passed
-            return {"ended": type(error).__name__}
+            return {"ended": name_of(type(error))}
 
     def perform(self, request: Message) -> Message:
         """Does what is asked for: `call` an object, `take` items of an iterator, or apply an operator."""
@@ -146,12 +147,14 @@ class Answerer:
 
     def names(self, module: ModuleType, entry_point: str | None) -> dict[str, list[Any]]:
         """The program's own public names and what each is, for its tests."""
-        found = {}
-        for name, value in list(vars(module).items())[:MAX_NAMES]:
-            if name == entry_point or (not name.startswith("_") and is_own(name, value)):
-                with_form = self.described(value)
-                if with_form is not None:
-                    found[name] = with_form
+        found: dict[str, list[Any]] = {}
+        left = NAMES_BYTES
+        for name, value in sorted(vars(module).items(), key=lambda item: item[0] != entry_point):
+            if len(found) < MAX_NAMES and (name == entry_point or (not name.startswith("_") and is_own(name, value))):
+                form = self.described(value)
+                size = len(form[1]) if form and form[0] == "value" else 0
+                if form and size <= left:
+                    found[name], left = form, left - size
         return found
 
     def described(self, value: Any) -> list[Any] | None:
@@ -159,7 +162,7 @@ class Answerer:
         if isinstance(value, ModuleType):
             return ["module", value.__name__]
         if isinstance(value, type) and issubclass(value, Exception):
-            return ["exception", next(kind.__name__ for kind in value.__mro__ if kind.__module__ == "builtins")]
+            return ["exception", next(name_of(kind) for kind in mro_of(value) if kind.__module__ == "builtins")]
         if callable(value):
             return [*self.write(value)]
         try:
@@ -175,6 +178,18 @@ def is_own(name: str, value: Any) -> bool:
     if isinstance(value, type | FunctionType | BuiltinFunctionType):
         return value.__module__ == MODULE
     return type(value).__module__ != "typing"
+
+
+def name_of(kind: type) -> str:
+    """The name of a class, whatever its metaclass says."""
+    name: str = type.__dict__["__name__"].__get__(kind)
+    return name
+
+
+def mro_of(kind: type) -> tuple[type, ...]:
+    """A class and its base classes, whatever its metaclass says."""
+    bases: tuple[type, ...] = type.__dict__["__mro__"].__get__(kind)
+    return bases
 
 
 def prepare(job: Message, name: str) -> ModuleType:
@@ -205,7 +220,7 @@ def answer_tests(job: Message, link: int) -> None:
         write_message(link, {"invalid": str(problem)})
         return
     except BaseException as error:  # noqa: BLE001  # whatever it raises, it did not load
-        write_message(link, {"invalid": f"raised {type(error).__name__} while it was loaded"})
+        write_message(link, {"invalid": f"raised {name_of(type(error))} while it was loaded"})
         return
     write_message(link, {"names": names})
     while True:

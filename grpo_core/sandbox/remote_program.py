@@ -2,13 +2,18 @@
 
 import builtins
 
-from grpo_core.sandbox.link import BrokenLink, Message, Reader, RemoteIterator, ask
+from grpo_core.sandbox.link import MAX_AHEAD, BrokenLink, Message, Reader, RemoteIterator, ask
 from grpo_core.sandbox.stand_ins import Proxy
 from grpo_core.sandbox.values import SHARED_MODULES, Any, CannotCross, decode, encode
 
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError, MemoryError)
 """What reading a value raises that no honest program writes."""
 NO_VALUE = "sent its tests what is no value"
+MAX_NAMES, MAX_NAME, NAMES_BYTES = 1000, 100, 4 * 2**20
+"""Names of a program, characters of one, and bytes of all their values, at most."""
+MUTABLE = (list, dict, set, bytearray)
+UNENDING = (StopIteration, StopAsyncIteration)
+"""Out of a function they would end the tests' own loops as if all had been seen: as in a generator, they become a RuntimeError."""
 
 
 class ProgramEnded(BaseException):
@@ -45,18 +50,18 @@ class Program:
         except (BrokenLink, ValueError, RecursionError) as error:
             self.ended = str(error)
             raise ProgramEnded(self.ended) from None
-        return self.result(reply, values, named)
+        return self.result(reply, *((values, named) if what[0] == "call" else ((), {})))
 
     def result(self, reply: Message, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The value in a reply, or the exception."""
+        """The value in a reply, or the exception. `values` and `named` are what the program was given and may have changed in place."""
         if "ended" in reply:
-            self.fault = f"the program raised {str(reply['ended'])[:100]}"
+            self.fault = "the program exited"
             raise ProgramEnded(self.fault)
         try:
             error = self.error(*reply["raised"]) if "raised" in reply else None
             value = None if error else decode(reply["value"], self.read)
             for place, data in reply.get("changed", []):
-                overwrite(values[place] if isinstance(place, int) else named[place], decode(data, self.read))
+                overwrite(argument(place, values, named), decode(data, self.read))
         except MALFORMED:
             self.ended = NO_VALUE
             raise ProgramEnded(self.ended) from None
@@ -69,6 +74,7 @@ class Program:
         for name in names:
             kind = self.errors.get(name) or vars(builtins).get(name)
             if isinstance(kind, type) and issubclass(kind, Exception) and kind is not Exception:
+                kind = RuntimeError if issubclass(kind, UNENDING) else kind
                 try:
                     return kind(*(part for part in arguments if isinstance(part, str | int | float)))
                 except TypeError:
@@ -96,23 +102,36 @@ class Program:
         if tag not in ("object", "class", "iterator") or type(body) is not int:
             raise ValueError("no value")
         if tag == "iterator":
-            return RemoteIterator(body, lambda handle, count: self.ask(["take", handle], (count,), {}))
+            return RemoteIterator(body, self.take)
         return Proxy(self.ask, body)
+
+    def take(self, handle: int, count: int) -> tuple[list[Any], bool]:
+        """The next items of an iterator of the program, and whether these are the last."""
+        taken = self.ask(["take", handle], (count,), {})
+        if type(taken) is not tuple or [type(part) for part in taken] != [list, bool] or len(taken[0]) > count:
+            self.ended = NO_VALUE
+            raise ProgramEnded(self.ended)
+        return taken[0], taken[1]
+
+    def stand_ins(self, told: dict[str, list[Any]], entry_point: str | None) -> dict[str, Any]:
+        """What the tests may see of the program. A name of Python's own stays Python's: a program that defines `all` does not decide what is true."""
+        if len(told) > MAX_NAMES or sum(len(body) for _, body in told.values() if isinstance(body, bytes)) > NAMES_BYTES:
+            raise ValueError("too many names, or too much in them")
+        usable = {name: form for name, form in told.items() if name == entry_point or is_public(name)}
+        found = {name: self.stand_in(name, *form) for name, form in usable.items()}
+        return {name: value for name, value in found.items() if not holds_function(value)}
 
     def stand_in(self, name: str, kind: str, body: Any) -> Any:
         """What the tests hold for one of the program's names."""
         if kind == "value":
-            value = decode(body, self.read)
-            if callable(value) and not isinstance(value, Proxy):
-                raise ValueError("a function that is not the program's")
-            return value
-        if kind == "module" and body in SHARED_MODULES:
+            return decode(body, self.read)
+        if kind == "module" and body == name and body in SHARED_MODULES:
             return __import__(body)
         if kind == "exception":
             base = vars(builtins)[body]
             if not issubclass(base, Exception):
                 raise ValueError("no exception")
-            self.errors[name] = type(name, (base,), {})
+            self.errors[name] = type(name, (RuntimeError if issubclass(base, UNENDING) else base,), {})
             return self.errors[name]
         stand_in = self.read(kind, body)
         if isinstance(stand_in, Proxy):
@@ -132,24 +151,60 @@ class Program:
             kind, handle = request["do"]
             values = [decode(data, self.read) for data in request["with"]]
             named = {name: decode(data, self.read) for name, data in request["named"].items()}
-            target = self.passed_in[handle] if type(handle) is int and handle >= 0 else None
-            function: Any = target.take if kind == "take" and isinstance(target, Reader) else target
+            function = self.function(kind, handle, values)
             return {"value": encode(function(*values, **named), self.write)}
         except Exception as error:  # noqa: BLE001  # the program is told, as a caller of the function would be
             return {"raised": [type(error).__name__, "raised by a function of the tests"]}
+
+
+    def function(self, kind: Any, handle: Any, values: list[Any]) -> Any:
+        """What the program may call: a function that was passed in, or the reading of an iterator that was."""
+        if type(handle) is not int or handle < 0 or kind not in ("call", "take"):
+            raise ValueError("no handle")
+        target = self.passed_in[handle]
+        if isinstance(target, Reader) != (kind == "take"):
+            raise ValueError("not to be used so")
+        if not isinstance(target, Reader):
+            return target
+        if len(values) != 1 or type(values[0]) is not int or not 0 < values[0] <= MAX_AHEAD:
+            raise ValueError("not to be read so")
+        return target.take
+
+
+def is_public(name: Any) -> bool:
+    """Whether a program may bring this name to its tests."""
+    return type(name) is str and len(name) <= MAX_NAME and name.isidentifier() and not name.startswith("_") and not hasattr(builtins, name)
+
+
+def holds_function(value: Any) -> bool:
+    """Whether a function or class of Python's own is in this value: it would be called, or caught by, in the tests' process."""
+    if isinstance(value, dict):
+        return any(holds_function(part) for item in value.items() for part in item)
+    if isinstance(value, tuple | list | set | frozenset) or type(value).__name__ == "deque":
+        return any(holds_function(part) for part in value)
+    return callable(value) and not isinstance(value, Proxy) and not (isinstance(value, type) and value.__module__ == __name__)
+
+
+def argument(place: Any, values: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """The argument that was passed at this place or under this name."""
+    if type(place) is int and 0 <= place < len(values):
+        return values[place]
+    if type(place) is str:
+        return named[place]
+    raise ValueError("no argument")
 
 
 def overwrite(old: Any, new: Any) -> None:
     """`old`, an argument, has the content of `new`, and so have the containers in it that kept their place."""
     if isinstance(old, list) and isinstance(new, list):
         for number, (before, after) in enumerate(zip(old, new, strict=False)):
-            if type(before) is type(after) and isinstance(before, list | dict | set | bytearray):
+            if type(before) is type(after) and isinstance(before, MUTABLE):
                 overwrite(before, after)
                 new[number] = before
         old[:] = new
     elif isinstance(old, dict) and isinstance(new, dict):
         for key in new.keys() & old.keys():
-            if type(old[key]) is type(new[key]) and isinstance(old[key], list | dict | set | bytearray):
+            if type(old[key]) is type(new[key]) and isinstance(old[key], MUTABLE):
                 overwrite(old[key], new[key])
                 new[key] = old[key]
         old.clear()

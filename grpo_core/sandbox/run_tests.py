@@ -8,8 +8,9 @@ from typing import Any
 from grpo_core.sandbox.cell import Cell, CellDied, CellFlooded, CellTimeout
 from grpo_core.sandbox.isolation import Limits, require_isolation
 from grpo_core.sandbox.link import HUNG_UP
+from grpo_core.sandbox.reasons import plain
 from grpo_core.sandbox.values import Malformed, decode
-from grpo_core.sandbox.warm_cells import Pair, cores, pairs, singles, start_pair, start_single
+from grpo_core.sandbox.warm_cells import Pair, jobs_at_once, pairs, singles, start_pair, start_single
 
 MAX_PROGRAM = 2**20
 """Characters of the longest program that is looked at."""
@@ -72,10 +73,10 @@ def judge_functions(programs: list[str], entry_point: str | None, tests: list[st
         cells.tests.send({"tests": tests, "entry_point": entry_point, "link": cells.tests_link})
         report = message(cells.tests, wall_seconds)
         if "bad" in report:
-            raise BadTests(report["bad"])
+            raise BadTests(plain(report["bad"]))
         if "invalid" in report:
-            return Verdict(0, len(tests), report["invalid"])
-        ended = how_it_ended(cells.program, report["ended"]) if report["ended"] else None
+            return Verdict(0, len(tests), plain(report["invalid"]))
+        ended = plain(how_it_ended(cells.program, report["ended"])) if report["ended"] else None
         return Verdict(sum(report["passed"]), len(tests), ended)
     except (CellDied, CellFlooded, CellTimeout) as stopped:
         return stopped_by(stopped, Verdict(0, len(tests)))
@@ -151,7 +152,7 @@ def same_output(printed: str, expected: str) -> bool:
 
 
 def judge_all(jobs: Sequence[Job], limits: Limits, on_verdict: Callable[[], Any] = lambda: None) -> list[Verdict | BadTests]:
-    """A verdict for each job, in their order, `cores()` at a time. SandboxUnavailable where this machine cannot isolate.
+    """A verdict for each job, in their order, `jobs_at_once()` at a time. SandboxUnavailable where this machine cannot isolate.
 
     What timed out, or was killed by something else than a limit, is tried once more, alone and in fresh cells: only then it counts.
     """
@@ -167,7 +168,7 @@ def judge_all(jobs: Sequence[Job], limits: Limits, on_verdict: Callable[[], Any]
         finally:
             on_verdict()
 
-    with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), cores()))) as threads:
+    with ThreadPoolExecutor(max_workers=max(1, min(len(jobs), jobs_at_once()))) as threads:
         outcomes = list(threads.map(first_try, jobs))
     return [second_try(job, limits) if isinstance(outcome, _Again) else outcome for job, outcome in zip(jobs, outcomes, strict=True)]
 

@@ -16,8 +16,10 @@ from grpo_core.sandbox.isolation import Limits
 
 PROGRAM_MODULES = ("values", "link", "program_side")
 PROGRAM_SOURCE = "from grpo_core.sandbox.program_side import main\nmain(receive(), reply_descriptor)\n"
-TESTS_MODULES = ("values", "link", "stand_ins", "remote_program", "tests_side")
+TESTS_MODULES = ("values", "link", "stand_ins", "remote_program", "written_tests", "tests_side")
 TESTS_SOURCE = "from grpo_core.sandbox.tests_side import main\nmain(receive(), reply_descriptor)\n"
+MAX_JOBS = 8
+"""However many cores there are: a pair holds eight file descriptors of this process and two Pythons, in use or standing by."""
 
 
 class Pair(NamedTuple):
@@ -77,21 +79,26 @@ class WarmCells(Generic[Kind]):
             self._stock.clear()
 
 
-def cores() -> int:
-    """Of the processor, those that this process may use."""
-    return len(os.sched_getaffinity(0))
+def jobs_at_once() -> int:
+    """One for each core that this process may use, up to MAX_JOBS."""
+    return min(MAX_JOBS, len(os.sched_getaffinity(0)))
+
+
+def stock_size() -> int:
+    """Cells or pairs that stand by: two for each job, up to MAX_JOBS."""
+    return min(MAX_JOBS, 2 * jobs_at_once())
 
 
 @cache
 def _pairs(process_id: int, limits: Limits) -> WarmCells[Pair]:
-    stock = WarmCells(lambda: start_pair(limits), 2 * cores())
+    stock = WarmCells(lambda: start_pair(limits), stock_size())
     atexit.register(stock.close)
     return stock
 
 
 @cache
 def _singles(process_id: int, limits: Limits) -> WarmCells[Cell]:
-    stock = WarmCells(lambda: start_single(limits), 2 * cores())
+    stock = WarmCells(lambda: start_single(limits), stock_size())
     atexit.register(stock.close)
     return stock
 

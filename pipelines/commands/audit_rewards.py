@@ -42,9 +42,11 @@ def audit_rewards(experiment: str, everything: bool) -> None:
     config = choose_experiment(root, experiment)
     check_reward_functions(root, [config])
     prepare_libraries(config.model)
-    from grpo_core.exploits import ExploitError, findings, notes, require_acknowledged
+    from grpo_core.exploits import ExploitError, findings, notes, require_acknowledged, require_working
 
-    found = findings(tried(root, config), config.rewards, config.scoring)
+    table = tried(root, config)
+    require_working(table, config.rewards)
+    found = findings(table, config.rewards, config.scoring)
     wide_console(COLUMNS).print(shown(found, everything=everything))
     for note in notes(found, config.scoring):
         click.echo(f"note: {note}")

@@ -126,6 +126,17 @@ def test_a_memory_limit_holds() -> None:
         ("x = '```python' in text", None),
         ("```" * 10**5, None),
         ("```\n" * 10**5, ""),
+        ("```x = 1``` is how it starts.\n\n```python\na\n```", "a"),
+        ("```` ``` ```` is a fence\n```\na\n```", "a"),
+        ("~~~python\na\n~~~", "a"),
+        ("~~~\na\n```\nb\n~~~", "a\n```\nb"),
+        ("````python\na\n```\nb\n````", "a\n```\nb"),
+        ("```python\na\n`````", "a"),
+        ("~~~ python `x`\na\n~~~", "a"),
+        ("```python3.11\na\n```", "a"),
+        ("``` {.python .numberLines}\na\n```", "a"),
+        ('```python title="a.py"\na\n```', "a"),
+        ("```pycon\n>>> a\n```", None),
     ],
 )
 def test_the_last_block_is_found(text: str, block: str | None) -> None:

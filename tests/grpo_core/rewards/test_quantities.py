@@ -24,6 +24,9 @@ from grpo_core.rewards.quantities import Quantity, are_equal, quantity, unit_of
         ("7 percent", Fraction(7)),
         (r"7\text{ cm}^2", Fraction(7)),
         ("7 km/h", Fraction(7)),
+        ("7 miles per hour", Fraction(7)),
+        ("7 cookies", Fraction(7)),
+        ("7 pt", Fraction(7)),
     ],
 )
 def test_numbers_are_read_exactly(text: str, expected: Fraction) -> None:
@@ -32,7 +35,7 @@ def test_numbers_are_read_exactly(text: str, expected: Fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1,23", "--5", "1/0", "5 million", "5x", "1e9999", "4_2", "0x10", "\uff14\uff12", "1 2", "5 and 6", "1+1", "$5$", "nan"]
+    "text", ["", "x", "1,23", "--5", "1/0", "5 million", "5x", "1e9999", "4_2", "0x10", "\uff14\uff12", "1 2", "5 and 6", "1+1", "$5$", "nan", "5x/x", "5 a-b", "5xy", "5 cm/cm", "[5,5]", "7=5"]
 )
 def test_anything_else_is_no_number(text: str) -> None:
     assert quantity(text) is None

@@ -181,4 +181,69 @@ NO_PROGRAMS = {
 }
 """They cannot be loaded, or do not define what is asked for."""
 
-HOSTILE = EARNING | ESCAPING | EXHAUSTING | WAITING | NO_PROGRAMS
+SPEAKING = """
+import os, stat
+def f(x): return 0
+from grpo_core.sandbox.link import read_message, write_message
+from grpo_core.sandbox.values import encode
+def is_socket(d):
+    try: return stat.S_ISSOCK(os.fstat(d).st_mode)
+    except OSError: return False
+LINK = next(d for d in range(3, 128) if is_socket(d))
+class O:
+    def __init__(self, handle, kind='object'): self.handle, self.kind = handle, kind
+def enc(value): return encode(value, lambda o: (o.kind, o.handle))
+def value(v, **more): return {'value': enc(v), 'changed': [], **more}
+def hello(**names): write_message(LINK, {'names': {'f': ['object', 1], **names}})
+def serve(reply):
+    while True:
+        request = read_message(LINK)
+        write_message(LINK, reply(request))
+def is_for_f(request): return request['do'][0] == 'call' and request['do'][1] == 1
+"""
+"""A program that begins so speaks to its tests itself, in the words of the link."""
+WORDS = "WORDS = 'abs all any set sorted len isinstance str list tuple float int round max min sum type dict repr range zip map hasattr __import__ __build_class__'.split()\n"
+LYING = "lambda r: value(-1e9 if is_for_f(r) else True if r['do'][1] == 'bool' else O(99))"
+
+FORGING = {
+    name: SPEAKING + text
+    for name, text in {
+        "builtins forged": WORDS + f"hello(__builtins__=['value', enc({{n: O(i + 10) for i, n in enumerate(WORDS)}})])\nserve({LYING})",
+        "builtins forged as an object": f"hello(__builtins__=['object', 5], __name__=['value', enc('__main__')])\nserve({LYING})",
+        "names of Python's own forged": WORDS + f"hello(**{{n: ['object', i + 10] for i, n in enumerate(WORDS)}})\nserve({LYING})",
+        "names of the tests and of libraries forged": (
+            "names = 'math np numpy pytest value expected result candidate check METADATA unittest solution copy isclose'.split()\n"
+            f"hello(**{{n: ['object', i + 10] for i, n in enumerate(names)}})\nserve({LYING})"
+        ),
+        "a class that catches failed assertions": "hello(Error=['value', enc(AssertionError)], Errors=['value', enc((AssertionError, Exception))])\nserve(lambda r: value(0))",
+        "an exception that is one of every kind": "hello(Error=['exception', 'AssertionError'], Other=['exception', 'BaseException'])\nserve(lambda r: value(0))",
+        "an exception that ends loops": "hello()\nserve(lambda r: {'raised': [['StopIteration'], []]})",
+        "an exit as an exception": "hello()\nserve(lambda r: {'raised': [['SystemExit', 'KeyboardInterrupt'], [0]]})",
+        "exceptions with impossible names": "hello()\nserve(lambda r: {'raised': [[[], {}, 4, '__import__', 'print', 'ExceptionGroup'], [[], 10**5000]]})",
+        "an end of no kind": "hello()\nserve(lambda r: {'ended': 10**5000})",
+        "arguments changed that were not": "hello()\nserve(lambda r: value(0, changed=[[0, enc(-1)], [-1, enc([4])], ['x', enc(4)]]))",
+        "arguments of an operator changed": "hello()\nserve(lambda r: value(O(7), changed=[[1, enc([])], [0, enc([])]]))",
+        "handles that were never given": "hello()\nserve(lambda r: value(O(10**9, 'yours')))",
+        "a handle below nothing": "hello()\nserve(lambda r: value(O(-1, 'yours')))",
+        "a builtin in place of an answer": "hello()\nserve(lambda r: value(bool))",
+        "proxies of proxies": "hello()\nserve(lambda r: value([O(3), (O(4, 'class'), {O(5): O(6, 'iterator')})]))",
+        "an iterator that takes what is no list": "hello()\nserve(lambda r: value(O(3, 'iterator') if is_for_f(r) else (O(4), O(5))))",
+        "an iterator that is its own items": "hello()\nserve(lambda r: value(O(3, 'iterator') if is_for_f(r) else ([O(3, 'iterator')] * 9, False)))",
+        "a request in place of every answer": "hello()\nserve(lambda r: {'do': ['call', 0], 'with': [], 'named': {}})",
+        "requests of no kind": "hello()\nserve(lambda r: {'do': {'get': 0}, 'with': 5, 'named': None, 'value': enc(4)})",
+        "an answer of no kind": "hello()\nserve(lambda r: {'value': 4, 'changed': 5})",
+        "answers before questions": "hello()\nfor _ in range(9): write_message(LINK, value(5))\nserve(lambda r: value(5))",
+        "two greetings": "hello()\nhello(f=['value', enc(4)])\nserve(lambda r: value(5))",
+        "names that are no names": "write_message(LINK, {'names': {4: ['object', 1], b'f': ['object', 1], 'f': ['nothing', 1]}})\nserve(lambda r: value(5))",
+        "names without end": "hello(**{f'n{n}': ['object', n] for n in range(10**5)})\nserve(lambda r: value(5))",
+        "a name that is a module of another name": "hello(math=['module', 'random'], f=['module', 'json'])\nserve(lambda r: value(5))",
+        "a reason that no table takes": "write_message(LINK, {'invalid': '\\ud800\\n\\x1b' * 10**5})\nserve(lambda r: value(5))",
+        "a reason that is no text": "write_message(LINK, {'invalid': 10**5000})\nserve(lambda r: value(5))",
+        "a number that takes long to read": "hello()\nserve(lambda r: {'value': b'L\\3\\0\\0\\0' + enc('fractions') + enc('Fraction') + enc(('1e999999999',)), 'changed': []})",
+        "keys that collide sent by hand": "hello()\nserve(lambda r: value({n * (2**61 - 1): O(n) for n in range(20000)}))",
+        "a tuple with methods of its own": "from collections import namedtuple\nT = namedtuple('T', 'count index')\nhello()\nserve(lambda r: value(T(4, 4)))",
+    }.items()
+}
+"""They lead the link themselves, and so may say anything that can be said."""
+
+HOSTILE = FORGING | EARNING | ESCAPING | EXHAUSTING | WAITING | NO_PROGRAMS
