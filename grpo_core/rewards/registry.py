@@ -147,6 +147,8 @@ def check_options(name: str, options: Mapping[str, Option]) -> None:
     missing = [key for key, p in named.items() if p.kind is p.KEYWORD_ONLY and p.default is p.empty and key not in options]
     if missing:
         raise RewardError(f"reward_options.{name}: {name} needs {', '.join(missing)}: set it there")
+    if name in BUILT_IN and not BUILT_IN[name].in_trainer:  # asked about nothing, it looks at its options all the same
+        load_reward(name)(**{p.name: [] for p in _parameters(name) if p.kind is p.POSITIONAL_OR_KEYWORD}, **options)
 
 
 def _check_type(where: str, value: Option, parameter: inspect.Parameter) -> None:

@@ -26,7 +26,7 @@ class Scores:
     statuses: dict[str, list[Status]]
     """By function, one a completion."""
     reasons: list[str | None]
-    """Why a completion is invalid or an error, by the first function that says so."""
+    """Why a completion is invalid or an error, by every function that says so."""
     totals: list[float | None]
     """Weighted sum over the functions that had an opinion; None where none had, and where one that counts failed."""
     row_statuses: list[Status]
@@ -169,13 +169,12 @@ def _with_floor(values: Sequence[Value], floor: Callable[[Iterable[float]], floa
 
 
 def _reasons(values: Mapping[str, Sequence[Value]], rows: int) -> list[str | None]:
-    reasons: list[str | None] = [None] * rows
-    for kind in (Failed, Invalid):  # an error is said before what is invalid
-        for name, found in values.items():
-            for row, value in enumerate(found):
-                if reasons[row] is None and isinstance(value, kind):
-                    reasons[row] = f"{name}: {value.error if isinstance(value, Failed) else value.reason}"
-    return reasons
+    said: list[list[str]] = [[] for _ in range(rows)]
+    for name, found in values.items():
+        for row, value in enumerate(found):
+            if isinstance(value, Failed | Invalid):
+                said[row].append(f"{name}: {value.error if isinstance(value, Failed) else value.reason}")
+    return ["; ".join(reasons) or None for reasons in said]
 
 
 def _total(weights: Mapping[str, float], values: Mapping[str, Sequence[float | None]], row: int, where: str) -> float | None:

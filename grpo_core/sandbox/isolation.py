@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from grpo_core.rewards.outcomes import RewardError
 from grpo_core.sandbox.seccomp import filter_program
 
 REMEDY = (
@@ -37,7 +38,7 @@ SPARE_USERS = range(0x71000000, 0x72000000)
 """User ids that nothing hands out (systemd's list of them ends at 0x6fffffff)."""
 
 
-class SandboxUnavailable(ValueError):
+class SandboxUnavailable(RewardError):
     """This machine cannot isolate a process: says what failed, and what to do about it."""
 
     def __init__(self, problem: str) -> None:

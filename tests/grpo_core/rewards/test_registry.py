@@ -107,6 +107,8 @@ def test_every_built_in_function_is_there(name: str) -> None:
         ("regex_format", {}, "reward_options.regex_format: regex_format needs pattern: set it there"),
         (f"{MINE}:with_target", {"target": "far"}, f"reward_options.{MINE}:with_target.target must be of type int, as its default 3, got 'far'"),
         (f"{MINE}:with_target", {"target": True}, "must be of type int"),
+        ("regex_format", {"pattern": "("}, r"must be a regular expression, got '\('"),
+        ("key_steps", {}, "fixed_steps"),
         ("regex_format", {"pattern": 3}, "reward_options.regex_format.pattern must be of type str, got 3"),
         (f"{MINE}:with_target", {"completions": 3}, "has no such option"),
         (f"{MINE}:constant", {"target": 3}, "has no such option"),
