@@ -158,6 +158,11 @@ def _counts(planned: Plan) -> list[tuple[str, str]]:
         ("rollout batches (steps)", f"{planned.steps:,}"),
         ("prompts a step", f"{planned.prompts_per_step:,}"),
         ("completions a step", f"{planned.completions_per_step:,} = {planned.prompts_per_step} prompts × {group}"),
+        *(
+            [("demonstrations a step", f"{planned.demonstrations_per_step:g} in the first {planned.cloning_steps:,} steps at most")]
+            if planned.cloning_steps
+            else []
+        ),
         ("completions a minibatch", f"{planned.completions_per_minibatch:,}"),
         ("optimizer steps", f"{planned.optimizer_steps:,} = {planned.steps} × {planned.optimizer_steps_per_rollout} a rollout batch"),
         ("prompts drawn", f"{planned.prompts_drawn:,}{epochs}"),

@@ -299,3 +299,9 @@ def test_every_preset_is_told(preset: Path, checkout: Path) -> None:
     result = doctor(checkout)
     assert (result.returncode, result.stderr) == (0, "")
     assert "params.yaml is valid" in result.stdout
+
+
+def test_demonstrations_beside_the_rollouts_are_told(tmp_path: Path) -> None:
+    assert "demonstrations a step" not in told(tmp_path, RunConfig())
+    cloning = parse_sections({"grpo": {"cloning_weight": 1.0, "cloning_steps": 30, "cloning_batch_size": 12}})
+    assert "demonstrations a step 12 in the first 30 steps at most" in told(tmp_path, cloning)
