@@ -124,7 +124,8 @@ def is_list(text: str) -> bool:
     deep = depths(text)
     inside = text[:1] in ("(", "[") or text.startswith("\\{")
     closes_last = inside and 0 not in deep[text.index("{") if text.startswith("\\{") else 0 : -1]
-    return any(c == "," and depth == closes_last for c, depth in zip(text, deep, strict=True))
+    commas = range(len(text)) if closes_last else (found.start() for found in SEPARATORS.finditer(text))
+    return any(text[place] == "," and deep[place] == closes_last for place in commas)
 
 
 def reference_text(answer: str) -> str:

@@ -27,7 +27,7 @@ def code_tests(
     memory_mib: int = 512,
     **columns: Sequence[Any],
 ) -> list[float | Invalid | None]:
-    """Tests passed / tests, of the program in the last fenced block of a completion (or the whole completion, or prompt and completion).
+    """Tests passed / tests, of the program in the last fenced block of a completion that has it (or the whole completion, or prompt and completion).
 
     Invalid: it is no program, or a limit or a crash ended it before it passed any. A row whose tests cannot be run raises RewardError.
     """
@@ -54,7 +54,7 @@ def job_of(number: int, prompt: Any, completion: Any, tests: Any, entry_point: A
     """What is run for one row."""
     if entry_point is not None and not (isinstance(entry_point, str) and entry_point.isidentifier()):
         raise RewardError(f"reward 'code_tests': row {number}: the entry point must be the name of a function, got {entry_point!r}")
-    return Job(programs(completion_text(prompt), completion_text(completion)), entry_point, read_tests(number, tests))
+    return Job(programs(completion_text(prompt), completion_text(completion), entry_point), entry_point, read_tests(number, tests))
 
 
 def reward_of(number: int, outcome: Verdict | BadTests) -> float | Invalid:
@@ -66,16 +66,27 @@ def reward_of(number: int, outcome: Verdict | BadTests) -> float | Invalid:
     return outcome.passed / outcome.total
 
 
-def programs(prompt: str, completion: str) -> list[str]:
+def programs(prompt: str, completion: str, entry_point: str | None = None) -> list[str]:
     """What may be the program, likeliest first: the completion's, and the prompt continued by it (models that complete code write the body)."""
-    block = last_block(completion)
+    block = last_block(completion, entry_point)
     own = completion if block is None else block
     return list(dict.fromkeys([own, prompt + own, prompt + completion]))
 
 
-def last_block(text: str) -> str | None:
-    """The last fenced block of Python (or of no language), the last closed one if any is; None: there is none."""
-    found: str | None = None
+def last_block(text: str, entry_point: str | None = None) -> str | None:
+    """The last fenced block of Python (or of no language) that defines the entry point, else the last one; None: there is none.
+
+    What shows how the function is used often follows the one that has it.
+    """
+    found = blocks(text)
+    defining = re.compile(rf"^[ \t]*(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){entry_point}\b|^{entry_point}[ \t]*=", re.MULTILINE)
+    able = [block for block in found if entry_point and defining.search(block)]
+    return next(iter([*reversed(able), *reversed(found)]), None)
+
+
+def blocks(text: str) -> list[str]:
+    """The closed blocks of Python; where there is none, one that is never closed."""
+    found: list[str] = []
     block: list[str] | None = None
     fence, is_python = "", False
     for line in text.split("\n"):
@@ -84,10 +95,11 @@ def last_block(text: str) -> str | None:
             if opening := OPENING.fullmatch(mark):
                 block, fence, is_python = [], opening[1] or opening[3], is_program(opening[2] or opening[4] or "")
         elif len(mark) >= len(fence) and not mark.strip(fence[0]):
-            found, block = ("\n".join(block) if is_python else found), None
+            found += ["\n".join(block)] if is_python else []
+            block = None
         else:
             block.append(line)
-    return "\n".join(block) if found is None and block and is_python else found
+    return found or (["\n".join(block)] if block and is_python else [])
 
 
 def is_program(info: str) -> bool:

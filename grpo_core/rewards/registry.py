@@ -148,7 +148,9 @@ def check_options(name: str, options: Mapping[str, Option]) -> None:
     if missing:
         raise RewardError(f"reward_options.{name}: {name} needs {', '.join(missing)}: set it there")
     if name in BUILT_IN and not BUILT_IN[name].in_trainer:  # asked about nothing, it looks at its options all the same
-        load_reward(name)(**{p.name: [] for p in _parameters(name) if p.kind is p.POSITIONAL_OR_KEYWORD}, **options)
+        columns = [p.name for p in _parameters(name) if p.kind is p.POSITIONAL_OR_KEYWORD]
+        columns += [str(options.get(key, p.default)) for key, p in own.items() if key.endswith("column") and options.get(key, p.default)]
+        load_reward(name)(**{column: [] for column in columns}, **options)
 
 
 def _check_type(where: str, value: Option, parameter: inspect.Parameter) -> None:

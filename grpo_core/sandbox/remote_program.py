@@ -4,7 +4,7 @@ import builtins
 
 from grpo_core.sandbox.link import MAX_AHEAD, BrokenLink, Message, Reader, RemoteIterator, ask
 from grpo_core.sandbox.stand_ins import Proxy
-from grpo_core.sandbox.values import SHARED_MODULES, Any, CannotCross, decode, encode
+from grpo_core.sandbox.values import SHARED_MODULES, Any, CannotCross, Malformed, decode, encode
 
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError, MemoryError)
 """What reading a value raises that no honest program writes."""
@@ -118,8 +118,15 @@ class Program:
         if len(told) > MAX_NAMES or sum(len(body) for _, body in told.values() if isinstance(body, bytes)) > NAMES_BYTES:
             raise ValueError("too many names, or too much in them")
         usable = {name: form for name, form in told.items() if name == entry_point or is_public(name)}
-        found = {name: self.stand_in(name, *form) for name, form in usable.items()}
-        return {name: value for name, value in found.items() if not holds_function(value)}
+        found = {}
+        for name, form in usable.items():
+            try:
+                value = self.stand_in(name, *form)
+            except Malformed:
+                continue  # a constant that does not come across is no name of the tests'
+            if not holds_function(value):
+                found[name] = value
+        return found
 
     def stand_in(self, name: str, kind: str, body: Any) -> Any:
         """What the tests hold for one of the program's names."""
@@ -155,7 +162,6 @@ class Program:
             return {"value": encode(function(*values, **named), self.write)}
         except Exception as error:  # noqa: BLE001  # the program is told, as a caller of the function would be
             return {"raised": [type(error).__name__, "raised by a function of the tests"]}
-
 
     def function(self, kind: Any, handle: Any, values: list[Any]) -> Any:
         """What the program may call: a function that was passed in, or the reading of an iterator that was."""

@@ -89,8 +89,10 @@ def passes(test: Written, program: Program, names: Names) -> bool:
         random.seed(0)
     open_names = names.open_to(test)
     sys.modules[MODULE] = names.as_module(open_names)
+    sys.modules["__main__"] = module = ModuleType("tests")  # where unittest.main() looks
+    vars(module).update({**open_names, "__name__": "tests", "__builtins__": builtins})
     try:
-        run(test, names, {**open_names, "__name__": "tests", "__builtins__": builtins})
+        run(test, names, vars(module))
     except BaseException as error:  # noqa: BLE001  # a test fails by raising, whatever it raises
         program.fault = program.fault or f"{type(error).__name__}"
     return program.fault is None and program.ended is None and (program.requests > 0 or names.are_named_in(test, open_names))
@@ -134,4 +136,5 @@ def main(job: Message, output: int) -> None:
     """One job: tests, and the link to the program they are for."""
     add_operators()
     forbid_catching_all()
+    sys.argv = ["tests.py"]
     write_message(output, report(job))

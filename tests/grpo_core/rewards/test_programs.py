@@ -143,6 +143,15 @@ def test_the_last_block_is_found(text: str, block: str | None) -> None:
     assert last_block(text) == block
 
 
+def test_the_block_that_has_the_function_is_meant_not_the_one_that_shows_its_use() -> None:
+    text = "```python\ndef f(x):\n    return x\n```\nUse it so:\n```python\nprint(f(1))\n```\n"
+    assert last_block(text) == "print(f(1))"
+    assert last_block(text, "f") == "def f(x):\n    return x"
+    assert last_block(text, "g") == "print(f(1))"
+    assert last_block("```\nf = max\n```\n```\nf(1, 2)\n```", "f") == "f = max"
+    assert programs("", text, "f")[0] == "def f(x):\n    return x"
+
+
 def test_the_program_may_be_the_completion_or_the_prompt_continued() -> None:
     assert programs("def f():\n", "    return 1") == ["    return 1", "def f():\n    return 1"]
     assert programs("P\n", "so:\n```\nx\n```") == ["x", "P\nx", "P\nso:\n```\nx\n```"]

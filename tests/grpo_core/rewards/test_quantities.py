@@ -35,7 +35,31 @@ def test_numbers_are_read_exactly(text: str, expected: Fraction) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "1,23", "--5", "1/0", "5 million", "5x", "1e9999", "4_2", "0x10", "\uff14\uff12", "1 2", "5 and 6", "1+1", "$5$", "nan", "5x/x", "5 a-b", "5xy", "5 cm/cm", "[5,5]", "7=5"]
+    "text",
+    [
+        "",
+        "x",
+        "1,23",
+        "--5",
+        "1/0",
+        "5 million",
+        "5x",
+        "1e9999",
+        "4_2",
+        "0x10",
+        "\uff14\uff12",
+        "1 2",
+        "5 and 6",
+        "1+1",
+        "$5$",
+        "nan",
+        "5x/x",
+        "5 a-b",
+        "5xy",
+        "5 cm/cm",
+        "[5,5]",
+        "7=5",
+    ],
 )
 def test_anything_else_is_no_number(text: str) -> None:
     assert quantity(text) is None

@@ -109,6 +109,7 @@ def test_every_built_in_function_is_there(name: str) -> None:
         (f"{MINE}:with_target", {"target": True}, "must be of type int"),
         ("regex_format", {"pattern": "("}, r"must be a regular expression, got '\('"),
         ("key_steps", {}, "fixed_steps"),
+        ("code_tests", {"memory_mib": 1}, "reward_options.code_tests.memory_mib must be at least 64"),
         ("regex_format", {"pattern": 3}, "reward_options.regex_format.pattern must be of type str, got 3"),
         (f"{MINE}:with_target", {"completions": 3}, "has no such option"),
         (f"{MINE}:constant", {"target": 3}, "has no such option"),
@@ -120,6 +121,11 @@ def test_an_option_that_a_function_does_not_take_is_refused(name: str, options: 
 
 
 def test_options_of_the_right_kind_pass() -> None:
+    check_options("code_tests", {})
+    check_options("code_tests", {"tests_column": "test", "cpu_seconds": 2})
+    check_options("key_steps", {"column": "steps"})
+    check_options("math_answer", {})
+    check_options("reasoning_gym", {"cpu_seconds": 1})
     check_options("regex_format", {"pattern": "x+"})
     check_options(f"{MINE}:with_target", {"target": 4})
     check_options(f"{MINE}:with_target", {})

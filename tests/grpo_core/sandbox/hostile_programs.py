@@ -246,4 +246,7 @@ FORGING = {
 }
 """They lead the link themselves, and so may say anything that can be said."""
 
+BURNING = ("a request in place of every answer", "requests of no kind", "keys that collide sent by hand", "names without end")
+"""Those of them that keep their tests busy until a limit ends it."""
+
 HOSTILE = FORGING | EARNING | ESCAPING | EXHAUSTING | WAITING | NO_PROGRAMS

@@ -232,3 +232,14 @@ def test_a_bwrap_that_is_killed_while_it_sets_up_is_noticed_at_once() -> None:
     with cell, pytest.raises(CellDied, match="killed from outside"):
         cell.receive(5.0)
     assert time.monotonic() - started < 4.0
+
+
+def test_limits_of_the_machine_that_are_lower_already_are_kept() -> None:
+    steps = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))\nresource.setrlimit(resource.RLIMIT_CPU, (50, 50))\n"
+        "from grpo_core.sandbox.cell import Cell\nfrom grpo_core.sandbox.isolation import Limits\n"
+        "source = 'import resource\\nsend([resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_CPU)])'\n"
+        "with Cell.start(source, Limits(cpu_seconds=60, wall_seconds=60)) as cell:\n    print(cell.receive(20))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", steps], capture_output=True, text=True, check=True)
+    assert done.stdout == "[[100, 100], [50, 50]]\n"

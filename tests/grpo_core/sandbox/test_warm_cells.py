@@ -8,7 +8,7 @@ import pytest
 from grpo_core.sandbox.cell import Cell
 from grpo_core.sandbox.isolation import Limits
 from grpo_core.sandbox.values import decode
-from grpo_core.sandbox.warm_cells import WarmCells, start_pair
+from grpo_core.sandbox.warm_cells import MAX_JOBS, WarmCells, jobs_at_once, start_pair, stock_size
 
 LIMITS = Limits(cpu_seconds=2, wall_seconds=20)
 SOURCE = "import os\nopen('/tmp/used', 'a').write('x')\nreceive()\nsend(open('/tmp/used').read())"
@@ -59,6 +59,23 @@ def test_a_pair_is_linked_and_nobody_else_is() -> None:
         assert decode(pair.tests.receive_bytes(20)) == {"passed": [True], "ended": None}
     finally:
         pair.kill()
+
+
+@pytest.mark.parametrize(("cores", "at_once", "standing_by"), [(1, 1, 2), (2, 2, 4), (6, 6, 8), (256, 8, 8)])
+def test_a_machine_with_many_cores_runs_out_of_nothing(cores: int, at_once: int, standing_by: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    assert (jobs_at_once(), stock_size()) == (at_once, standing_by)
+    assert standing_by <= MAX_JOBS
+
+
+def test_a_pair_holds_eight_file_descriptors() -> None:
+    start_pair(LIMITS).kill()
+    before = len(os.listdir("/proc/self/fd"))
+    pair = start_pair(LIMITS)
+    held = len(os.listdir("/proc/self/fd")) - before
+    pair.kill()
+    assert held == 8
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_cell_that_could_not_be_started_is_told_to_its_taker() -> None:
