@@ -109,9 +109,7 @@ def test_an_exception_in_a_reward_function_names_function_error_line_and_first_r
 def test_a_parameter_that_no_column_fills_names_the_function() -> None:
     with pytest.raises(RewardError, match=rf"reward '{MINE}:says_what_it_was_given' raised \w+Error: .*failed on 4 of 4 completions"):
         call(f"{MINE}:says_what_it_was_given")
-    with pytest.raises(
-        RewardError, match=rf"reward '{MINE}:wants_a_column' needs 'solution': there is no such column \(there are answer, .*\)"
-    ):
+    with pytest.raises(RewardError, match=rf"reward '{MINE}:wants_a_column' needs 'solution': there is no such column \(there are answer, .*\)"):
         call(f"{MINE}:wants_a_column")
 
 
