@@ -45,6 +45,11 @@ def _loop() -> asyncio.AbstractEventLoop:
     return _loops[0]
 
 
+def rows_of(columns: Mapping[str, Sequence[Any]], rows: Sequence[int]) -> dict[str, list[Any]]:
+    """Only these rows of every column."""
+    return {column: [values[row] for row in rows] for column, values in columns.items()}
+
+
 async def _awaited(returned: Any) -> Any:
     return await returned
 

@@ -109,7 +109,7 @@ def options_of(name: str) -> frozenset[str]:
     """Names of a built-in function's options: a column of the prompts that has such a name is not meant."""
     if name not in BUILT_IN:
         return frozenset()
-    return frozenset(p.name for p in inspect.signature(load_reward(name)).parameters.values() if p.kind is p.KEYWORD_ONLY)
+    return frozenset(p.name for p in _parameters(name) if p.kind is p.KEYWORD_ONLY)
 
 
 def check_columns(name: str, columns: Collection[str], options: Collection[str]) -> None:

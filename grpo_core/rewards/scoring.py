@@ -11,7 +11,7 @@ from typing import Any
 
 from grpo_core.config import Option, ScoringConfig
 from grpo_core.rewards.answers import completion_text
-from grpo_core.rewards.calling import call
+from grpo_core.rewards.calling import call, rows_of
 from grpo_core.rewards.outcomes import STATUSES, Failed, Invalid, RewardError, Status, Value
 from grpo_core.rewards.registry import check_columns, load_reward, options_of, traits
 from grpo_core.rewards.worker import LONGEST_SECONDS, WorkerLost, worker
@@ -87,8 +87,7 @@ def _outcomes(name: str, columns: Mapping[str, Sequence[Any]], options: Mapping[
 
 
 def _called_here(name: str, columns: Mapping[str, Sequence[Any]], options: Mapping[str, Option], rows: Sequence[int]) -> list[Value] | Failed:
-    chosen = {column: [values[row] for row in rows] for column, values in columns.items()}
-    return call(name, load_reward(name), chosen, options)
+    return call(name, load_reward(name), rows_of(columns, rows), options)
 
 
 def _alone(name: str, options: Mapping[str, Option], rows: Sequence[int], seconds: float) -> dict[int, Value]:

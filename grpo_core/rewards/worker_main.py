@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
-from grpo_core.rewards.calling import call
+from grpo_core.rewards.calling import call, rows_of
 from grpo_core.rewards.outcomes import Failed, Invalid, RewardError, Value
 from grpo_core.rewards.registry import load_reward
 
@@ -75,9 +75,8 @@ def _loaded(name: str) -> dict[str, Any]:
 
 def _called(columns: Mapping[str, Sequence[Any]], name: str, options: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     """The answer to one call: `values`, or what was `raised`, or why the function is `refused`."""
-    chosen = {column: [values[row] for row in rows] for column, values in columns.items()}
     try:
-        outcome = call(name, load_reward(name), chosen, options)
+        outcome = call(name, load_reward(name), rows_of(columns, rows), options)
     except RewardError as error:
         return {"refused": str(error)}
     return {"raised": asdict(outcome)} if isinstance(outcome, Failed) else {"values": list(map(_as_json, outcome))}
