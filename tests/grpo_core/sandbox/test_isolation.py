@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 import grpo_core
@@ -85,6 +86,18 @@ def test_there_is_no_network() -> None:
         "one, other = socket.socketpair()\none.send(b'x')\nsend([[outcome(socket.socket, family, socket.SOCK_STREAM) for family in families], other.recv(1).decode()])"
     )
     assert seen == [["EPERM"] * 7, "x"]
+
+
+@pytest.mark.parametrize("kind", ["net", "ipc", "pid", "uts", "mnt"])
+def test_it_lives_in_namespaces_of_its_own(kind: str) -> None:
+    """The filter forbids sockets as well: this is the wall behind it."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    with Cell.start("send(receive())\nreceive()", LIMITS) as cell:
+        cell.send("up")
+        assert cell.receive(20) == "up"
+        inside = [child.pid for child in psutil.Process().children(recursive=True) if child.pid not in before]
+        seen = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in inside if pid != min(inside)}
+    assert seen and os.readlink(f"/proc/self/ns/{kind}") not in seen
 
 
 def test_other_processes_cannot_be_seen_or_signalled() -> None:
