@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import grpo_core
@@ -36,6 +35,13 @@ def told(source: str, message: Any = None, limits: Limits = LIMITS, **options: A
     with Cell.start(ATTEMPT + source, limits, **options) as cell:
         cell.send(message)
         return cell.receive(20)
+
+
+def descendants(process_id: int) -> set[int]:
+    """Every process that it or a descendant of it started."""
+    lists = [path.read_text() for path in Path(f"/proc/{process_id}/task").glob("*/children")]
+    children = {int(word) for text in lists for word in text.split()}
+    return children.union(*map(descendants, children))
 
 
 def test_this_machine_isolates() -> None:
@@ -91,11 +97,11 @@ def test_there_is_no_network() -> None:
 @pytest.mark.parametrize("kind", ["net", "ipc", "pid", "uts", "mnt"])
 def test_it_lives_in_namespaces_of_its_own(kind: str) -> None:
     """The filter forbids sockets as well: this is the wall behind it."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    before = descendants(os.getpid())
     with Cell.start("send(receive())\nreceive()", LIMITS) as cell:
         cell.send("up")
         assert cell.receive(20) == "up"
-        inside = [child.pid for child in psutil.Process().children(recursive=True) if child.pid not in before]
+        inside = descendants(os.getpid()) - before
         seen = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in inside if pid != min(inside)}
     assert seen and os.readlink(f"/proc/self/ns/{kind}") not in seen
 
