@@ -1,7 +1,7 @@
-"""How every chart looks: one palette, quiet axes, text sized to be read at 700 pixels wide, PNG bytes that depend on the data only."""
+"""How every chart looks: one palette, quiet axes, text sized to be read at 700 pixels wide, bytes (PNG or SVG) that depend on the data only."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,10 +11,13 @@ if TYPE_CHECKING:
 WIDTH_INCHES, DOTS_PER_INCH = 7.0, 160
 """A chart is 1120 pixels wide: sharp when shown at 700."""
 INK, QUIET, GRID = "#1e293b", "#64748b", "#e5e9f0"
-POLICY, REFERENCE, ACCENT, ALARM, BAND = "#2563eb", "#94a3b8", "#0d9488", "#dc2626", "#bfd3fb"
-"""Blue is always the trained policy, grey what it started from, red what should stay low."""
+POLICY, REFERENCE, ACCENT, ALARM, WARNING, BAND = "#2563eb", "#94a3b8", "#0d9488", "#dc2626", "#b45309", "#bfd3fb"
+"""Blue is always the trained policy, grey what it started from, red what should stay low, brown what to keep an eye on."""
 SERIES = (POLICY, ACCENT, "#d97706", "#9333ea", "#db2777", "#65a30d")
 """Colours of things that have no colour of their own."""
+
+Render = Callable[["Figure"], bytes]
+"""What a finished figure becomes: `png` for pages that take pixels, `svg` for paper."""
 
 
 def figure(height_inches: float, title: str) -> "Figure":
@@ -88,15 +91,25 @@ def whole_numbers(axes: "Axes") -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
 
 
-def nothing_yet(title: str, why: str) -> bytes:
-    """A small picture that says why there is nothing to draw."""
-    drawn = figure(1.6, title)
-    drawn.text(0.5, 0.42, why, ha="center", va="center", fontsize=10.5, color=QUIET)
-    return png(drawn)
-
-
 def png(drawn: "Figure") -> bytes:
     """The figure as PNG bytes, without the program's name or a date."""
     buffer = io.BytesIO()
     drawn.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
+
+
+def svg(drawn: "Figure") -> bytes:
+    """The figure as an SVG document, sharp at any size: text as outlines, so that it looks the same without our fonts; no program's name or date."""
+    from matplotlib import rc_context
+
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "grpo", "svg.fonttype": "path"}):
+        drawn.savefig(buffer, format="svg", dpi=2 * DOTS_PER_INCH, metadata={"Creator": None, "Date": None})
+    return buffer.getvalue()
+
+
+def nothing_yet(title: str, why: str, render: Render = png) -> bytes:
+    """A small picture that says why there is nothing to draw; PNG unless another `render` is asked for."""
+    drawn = figure(1.6, title)
+    drawn.text(0.5, 0.42, why, ha="center", va="center", fontsize=10.5, color=QUIET)
+    return render(drawn)

@@ -2,16 +2,18 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from assets.page import Chart, Metadata, Progress, ProgressCallback
+from assets.page import Chart, Metadata, Notice, Progress, ProgressCallback
 from assets.paths import Paths
 from grpo_core.config import RunConfig
 
 if TYPE_CHECKING:
+    from grpo_core.health.monitor import Alarm
     from grpo_core.loop import Files
 
 
@@ -26,7 +28,20 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback, shou
     def on_exploit(tried: int, of: int) -> None:
         on_progress(Progress(0, config.grpo.steps, {"exploits_tried": tried, "exploits": of}))
 
-    train(_files(paths, work), config, on_step=on_step, should_stop=should_stop, on_exploit=on_exploit)
+    def on_alarm(alarm: "Alarm") -> None:
+        on_progress(Progress(alarm.first_step, config.grpo.steps, notices=[notice(alarm)]))
+
+    train(_files(paths, work), config, on_step=on_step, should_stop=should_stop, on_exploit=on_exploit, on_alarm=on_alarm)
+
+
+def notice(alarm: "Alarm") -> Notice:
+    """An alarm as a person hears of it while training goes on."""
+    lines = [f"{alarm.severity} at step {alarm.first_step}, {alarm.condition}: {alarm.message}", f"  what to do: {alarm.remedy} ({alarm.page})"]
+    if alarm.acknowledged is not None:
+        lines[1:] = [f"  accepted: {alarm.acknowledged}"]
+    if alarm.adjustment:
+        lines.append("  adjusted: " + ", ".join(f"{name} is {value:g} from now on" for name, value in alarm.adjustment.items()))
+    return Notice("\n".join(lines), asdict(alarm))
 
 
 def run_key(paths: Paths, config: RunConfig) -> str:
@@ -69,19 +84,29 @@ def _files(paths: Paths, work: Path) -> "Files":
         select=paths.select_completions,
         rewards=paths.rewards,
         exploits=paths.exploits,
+        alarms=paths.alarms,
         checkpoint=paths.grpo_checkpoint,
         timings=paths.provenance("grpo_checkpoint") / "timings.jsonl",
+        clock_alarms=paths.clock_alarms,
         work=work,
     )
 
 
+def read_alarms(path: Path) -> list[dict[str, Any]]:
+    """The alarms that the training wrote there; none where it wrote no file, as older ones did not."""
+    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["alarms"] if path.is_file() else []
+    return found
+
+
 def describe(paths: Paths) -> Metadata:
-    """The four charts, the last step's numbers, and which weights came out."""
-    from assets.charts import training_charts
+    """The four charts, what the health monitor saw, the last step's numbers, and which weights came out."""
+    from assets.charts import alarm_timeline, monitor_charts, training_charts
 
     manifest = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())
     metrics = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
-    charts = training_charts(metrics, pl.read_parquet(paths.rewards))
+    alarms = read_alarms(paths.alarms)
+    charts = training_charts(metrics, pl.read_parquet(paths.rewards), alarms)
+    charts |= {"alarms": alarm_timeline(metrics, alarms), **monitor_charts(metrics, pl.read_parquet(paths.select_completions), alarms)}
     last = metrics.tail(1).to_dicts()[0]
     numbers = {name: last[name] for name in ("reward/mean", "kl/mean", "length/mean", "entropy", "grad_norm", "beta") if last.get(name) is not None}
     selected = metrics.drop_nulls("eval/select_accuracy")["eval/select_accuracy"].tail(1).to_list() if "eval/select_accuracy" in metrics.columns else []
@@ -89,6 +114,7 @@ def describe(paths: Paths) -> Metadata:
         "steps": manifest["step"],
         **numbers,
         **({"select_accuracy": selected[0]} if selected else {}),
+        "open_alarms": sum(alarm["open"] for alarm in alarms),
         **{f"chart/{name}": Chart(png) for name, png in charts.items()},
         "weights": manifest["policy_digest"],
         "run_key": manifest["run_key"],

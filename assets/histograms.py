@@ -1,11 +1,11 @@
-"""Histograms of two groups side by side: before in grey, after in blue. Tables in, PNG bytes out."""
+"""Histograms of two groups side by side: before in grey, after in blue. Tables in, bytes out: PNG unless another `render` is asked for."""
 
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from assets import canvas
-from assets.canvas import INK, POLICY, REFERENCE
+from assets.canvas import INK, POLICY, REFERENCE, Render
 from grpo_core.statistics import Z95, pearson
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ LENGTH_BINS = 12
 """Most intervals of length that rewards are averaged over."""
 
 
-def reward_histograms(rewards: pl.DataFrame) -> bytes:
+def reward_histograms(rewards: pl.DataFrame, render: Render = canvas.png) -> bytes:
     """What each reward function gave in the first and in the last tenth of training."""
     functions = [name for name in rewards.columns if name.startswith("reward/")]
     functions = [name for name in functions if rewards[name].count() > 0]
     if not functions:
-        return canvas.nothing_yet("Rewards by function", "nothing has been scored yet")
+        return canvas.nothing_yet("Rewards by function", "nothing has been scored yet", render)
     early, late, names = _early_and_late(rewards)
     rows = -(-len(functions) // 2)
     drawn = canvas.figure(0.9 + 2.1 * rows, "Rewards by function")
@@ -38,13 +38,13 @@ def reward_histograms(rewards: pl.DataFrame) -> bytes:
         axes.set_visible(False)
     canvas.label(grid[0], "share of completions")
     _keys(drawn.get_axes()[0], names)
-    return canvas.png(drawn)
+    return render(drawn)
 
 
-def reward_by_length(rows: pl.DataFrame) -> bytes:
+def reward_by_length(rows: pl.DataFrame, render: Render = canvas.png) -> bytes:
     """Mean reward by completion length, early and late, with 95 % intervals, above how many completions were so long (step, reward, length)."""
     if rows.is_empty():
-        return canvas.nothing_yet("Reward against length", "nothing has been scored yet")
+        return canvas.nothing_yet("Reward against length", "nothing has been scored yet", render)
     early, late, names = _early_and_late(rows)
     edges = _length_edges(rows["length"])
     drawn = canvas.figure(4.3, f"Reward against length: correlation {_correlation(early)} → {_correlation(late)}")
@@ -56,13 +56,13 @@ def reward_by_length(rows: pl.DataFrame) -> bytes:
     canvas.label(bottom, "share of\ncompletions")
     canvas.legend(top)
     canvas.whole_numbers(bottom)
-    return canvas.png(drawn)
+    return render(drawn)
 
 
-def length_histogram(frame: pl.DataFrame) -> bytes:
+def length_histogram(frame: pl.DataFrame, render: Render = canvas.png) -> bytes:
     """Completion lengths: by `model` where the table has that column, else early against late steps."""
     if frame.is_empty():
-        return canvas.nothing_yet("Completion length", "no completion yet")
+        return canvas.nothing_yet("Completion length", "no completion yet", render)
     if "model" in frame.columns:
         before, after, names = frame.filter(pl.col("model") == "reference"), frame.filter(pl.col("model") == "policy"), ("reference", "policy")
     else:
@@ -72,7 +72,7 @@ def length_histogram(frame: pl.DataFrame) -> bytes:
     _paired_bars(axes, before["length"], after["length"])
     canvas.label(axes, "share of completions")
     _keys(axes, names)
-    return canvas.png(drawn)
+    return render(drawn)
 
 
 def _early_and_late(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, tuple[str, str]]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-SHARED = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
+SHARED = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint", "comparison_report")
 """Made once, for all experiments."""
 
 
@@ -54,6 +54,16 @@ class Paths:
         return self.data / "rewards" / self.experiment / "exploits.parquet"
 
     @property
+    def alarms(self) -> Path:
+        """What the health monitor said of the training."""
+        return self.data / "health" / self.experiment / "alarms.json"
+
+    @property
+    def clock_alarms(self) -> Path:
+        """What it said of the clock's figures: untracked, as they differ from run to run."""
+        return self.provenance("grpo_checkpoint") / "clock_alarms.json"
+
+    @property
     def grpo_checkpoint(self) -> Path:
         return self.data / "grpo_checkpoint" / self.experiment
 
@@ -74,6 +84,11 @@ class Paths:
     def blind_review_key(self) -> Path:
         """Which side is which; only the verdict reads it."""
         return self.data / "blind_review_key" / self.experiment / "key.parquet"
+
+    @property
+    def comparison_report(self) -> Path:
+        """The experiments compared with each other: which setting does better, and which to take."""
+        return self.data / "comparison_report" / "report.json"
 
     def validation(self, noun: str) -> Path:
         """Outcome of the noun's contract."""

@@ -509,6 +509,107 @@ class GrpoConfig:
             require_default("grpo", self, reach, "advantage_clip", "advantage_clip_start")
 
 
+HealthAction = Literal["warn", "adjust", "halt"]
+
+CONDITIONS = (
+    "non_finite",
+    "reward_outlier",
+    "sampler_mismatch",
+    "reference_misaligned",
+    "early_explosion",
+    "dead_rewards",
+    "weak_signal",
+    "sparse_rewards",
+    "repeated_prompts",
+    "low_diversity",
+    "entropy_collapse",
+    "truncation",
+    "runaway_length",
+    "reward_hacking",
+    "late_degeneration",
+    "reward_failures",
+    "slow_reward",
+    "stall",
+)
+"""What the health monitor tells apart (grpo_core/health/conditions.py says what each means; a test compares the two)."""
+ADJUSTABLE = ("early_explosion", "late_degeneration")
+"""Conditions that have an adjustment: a gradient norm of at most 0.5 and half as much beta again."""
+BY_THE_CLOCK = ("slow_reward", "stall")
+"""Conditions read off the clock: they differ from run to run, so they only warn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HealthConfig:
+    actions: Mapping[str, HealthAction] = field(default_factory=dict)
+    """Condition → `warn`, `adjust` or `halt`; what is left out does as docs/health.md lists."""
+    notify: str = ""
+    """Where each new alarm goes: a shell command (it gets the alarm as JSON on stdin) or an http(s) address (POST); empty tells nobody."""
+    acknowledged: Mapping[str, str] = field(default_factory=dict)
+    """Condition → the reason why it is accepted: its alarms then neither act nor block promotion."""
+    patience: int = 2
+    """Steps in a row that a condition that wavers must hold before it is an alarm, and must be gone before the alarm is closed."""
+    window: int = 10
+    """Steps over which trends (of reward, accuracy, length, repetition) are read."""
+    max_kl: float = 0.5
+    """Early explosion: KL to the reference, nats a token."""
+    max_policy_kl: float = 0.02
+    """Early explosion: how far one rollout batch's updates move the policy, nats a token."""
+    max_grad_norm: float = 5.0
+    """Early explosion: gradient norm before clipping."""
+    max_sampler_gap: float = 0.001
+    """Sampler mismatch: nats a token between sampler and trainer on the same weights (bfloat16: a hundred times this)."""
+    outlier_factor: float = 100.0
+    """Reward outlier: how many times the usual spread of a batch's rewards one lies outside of it."""
+    max_alike_fraction: float = 0.7
+    """Weak signal: share of groups whose rewards are alike, while more than a fifth of all are alike and short of full marks."""
+    sparse_fraction: float = 0.9
+    """Sparse rewards: share of completions that earn the lowest reward of the batch."""
+    max_repeated_prompts: float = 0.5
+    """Repeated prompts: share of a batch's prompts that stand in it already."""
+    min_distinct_fraction: float = 0.1
+    """Low diversity: how different the completions of an unsolved group are, 0 (all the same) to 1 (none twice)."""
+    max_truncated_fraction: float = 0.3
+    """Truncation: share of completions that max_new_tokens cut."""
+    max_length_growth: float = 0.5
+    """Runaway length: relative growth of the mean length over `window` steps that accuracy did not gain from."""
+    reward_drop: float = 0.15
+    """Late degeneration: how far the reward falls below its best, as a share of full marks."""
+    accuracy_drop: float = 0.1
+    """Reward hacking: how far accuracy falls while the reward rises."""
+    length_paid: float = 0.8
+    """Reward hacking: correlation of length and of the reward beyond correctness, within groups."""
+    max_repetition: float = 0.3
+    """Late degeneration: growth of the share of n-grams that a completion has used before."""
+    max_error_fraction: float = 0.02
+    """Reward failures: share of completions on which a reward function failed."""
+    max_invalid_fraction: float = 0.5
+    """Reward failures: share of completions that are invalid."""
+    slow_factor: float = 5.0
+    """Slow reward: scoring takes this many times its usual seconds; stall: the step does, without it."""
+
+    def __post_init__(self) -> None:
+        require_at_least("health", self, 1, "patience")
+        require_at_least("health", self, 2, "window")
+        require_positive("health", self, "max_kl", "max_policy_kl", "max_grad_norm", "max_sampler_gap", "max_length_growth")
+        shares = ("max_alike_fraction", "sparse_fraction", "max_repeated_prompts", "min_distinct_fraction", "max_truncated_fraction", "length_paid")
+        require_fraction("health", self, *shares, "reward_drop", "accuracy_drop", "max_repetition", "max_error_fraction", "max_invalid_fraction")
+        for name in ("outlier_factor", "slow_factor"):
+            require(getattr(self, name) > 1, f"health.{name}", getattr(self, name), "be above 1")
+        for section in ("actions", "acknowledged"):
+            for name in getattr(self, section):
+                require(name in CONDITIONS, f"health.{section}", name, f"name a condition: {nearest(name, list(CONDITIONS))}")
+        for name, action in self.actions.items():
+            changes = f"be one of {', '.join(ADJUSTABLE)} for the action adjust: the others have no adjustment"
+            require(action != "adjust" or name in ADJUSTABLE, "health.actions", name, changes)
+            watched = "be warn: what the clock says differs from run to run, so a run must not depend on it"
+            require(name not in BY_THE_CLOCK or action == "warn", f"health.actions.{name}", action, watched)
+            halts = "be halt: a number that is not finite cannot be learned from"
+            require(name != "non_finite" or action == "halt", "health.actions.non_finite", action, halts)
+        require("non_finite" not in self.acknowledged, "health.acknowledged", "non_finite", "leave out non_finite: it cannot be accepted")
+        for name, reason in self.acknowledged.items():
+            require(reason.strip() != "", f"health.acknowledged.{name}", reason, "say why it is accepted")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldoutEvalConfig:
     metric: str = "exact_answer"
@@ -573,6 +674,8 @@ class RunConfig:
     """How rewards are run, combined, and tried for exploits before training."""
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
     """The training loop and its loss."""
+    health: HealthConfig = field(default_factory=HealthConfig)
+    """What counts as trouble in training, and what to do about it."""
     heldout_eval: HeldoutEvalConfig = field(default_factory=HeldoutEvalConfig)
     """The evidence: evaluation on prompts never trained on."""
     blind_review_set: BlindReviewConfig = field(default_factory=BlindReviewConfig)

@@ -17,9 +17,11 @@ import polars as pl
 from grpo_core.battery import try_exploits
 from grpo_core.checkpoint import file_sha256, folder_digest, write_folder
 from grpo_core.config import ModelConfig, RunConfig
-from grpo_core.errors import Interrupted
+from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.evaluation import scoring_functions
 from grpo_core.exploits import findings, notes, require_acknowledged, require_working
+from grpo_core.health.health import Health, write_alarms
+from grpo_core.health.monitor import Alarm, changes_steps
 from grpo_core.models import arithmetic, policy_digest, save_model, source_of
 from grpo_core.resume import ResumePoint, restore, save
 from grpo_core.rewards.registry import code_hash, code_hashes
@@ -49,10 +51,14 @@ class Files:
     rewards: Path
     exploits: Path
     """What the exploit battery tried before the first step, and what it earned."""
+    alarms: Path
+    """What the health monitor said (JSON)."""
     checkpoint: Path
     """Folder of the trained policy, with metrics.jsonl."""
     timings: Path
     """Wall-clock figures a step (JSON lines), apart from everything that is hashed."""
+    clock_alarms: Path
+    """What the health monitor said of those (JSON)."""
     work: Path
     """This run's own folder of resume state, outside the outputs; its name is the run's key."""
 
@@ -77,13 +83,14 @@ def train(
     on_step: Callable[[StepReport], None],
     should_stop: Callable[[], bool] = lambda: False,
     on_exploit: Callable[[int, int], None] = lambda tried, of: None,
+    on_alarm: Callable[[Alarm], None] = lambda alarm: None,
 ) -> None:
     """Train the policy at `files.start` for `config.grpo.steps` rollout batches and write rollouts, rewards and checkpoint.
 
     A run that was interrupted continues from its newest checkpoint. Raises ExploitError when an exploit earns too much (`on_exploit` hears
     how many of how many were tried), before anything is trained; Interrupted (a checkpoint is written first) when
-    `should_stop` says so, DivergedError before a number that is not finite reaches the weights, RewardError when a reward
-    function misbehaves.
+    `should_stop` says so, Halted when the health monitor ends it (before a number that is not finite reaches the weights, for one),
+    RewardError when a reward function misbehaves. `on_alarm` hears of every alarm when it is raised.
     """
     trainer = start_trainer(files.prompts, files.start, files.reference, config)
     settings = config.grpo
@@ -95,13 +102,18 @@ def train(
         check_exploits(work.rows("exploits", 0), config)
         if point.step == 0:
             _keep_start(trainer, work, on_step)
+        health = Health.of(work, config, on_alarm)
         writing: dict[str, float] = {}
         for step in range(point.step + 1, settings.steps + 1):
             started = time.perf_counter()
-            result = train_step(trainer, step)
+            try:
+                result = train_step(trainer, step)
+            except DivergedError as error:
+                raise health.diverged(step, error) from error
             selected = evaluate_select(trainer, step) if is_evaluated(step, config) else None
             result.metrics.update(select_metrics(selected))
             timings = step_timings(trainer, result, time.perf_counter() - started) | writing
+            health.watch(trainer, step, result, timings)
             stop = should_stop() and step < settings.steps
             due = stop or step == settings.steps or step % settings.checkpoint_every == 0
             writing = _keep(trainer, work, step, result, selected, timings, checkpoint=due)
@@ -131,7 +143,7 @@ def run_key(files: Files, config: RunConfig) -> str:
 
     How long it runs and how often it is saved are left out: they change no step.
     """
-    sections = {name: lasting_values(config, name) for name in SECTIONS_READ}
+    sections = {name: lasting_values(config, name) for name in SECTIONS_READ} | {"health": changes_steps(config)}
     del sections["grpo"]["steps"]
     inputs = [file_sha256(files.prompts), folder_digest(files.start), folder_digest(files.reference)]
     code = [code_digest(), code_hash(list(config.rewards)), code_hash([config.grpo.select_metric]), *reward_models(config)]
@@ -156,6 +168,7 @@ def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunC
     work.join("rollouts", steps, files.rollouts)
     work.join("rewards", steps, files.rewards)
     work.join("exploits", [0], files.exploits)
+    write_alarms(work, config, files.alarms, files.clock_alarms)
     selected = [step for step in (0, *steps) if is_evaluated(step, config) and not trainer.select_prompts.is_empty()]
     work.join("select", selected, files.select, no_answers(scoring_functions(config.rewards, config.grpo.select_metric)))
     files.timings.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +182,7 @@ def write_outputs(trainer: Trainer, files: Files, work: WorkFolder, config: RunC
         "noun": "grpo_checkpoint",
         "run_key": work.key,
         "step": config.grpo.steps,
-        "config": {name: lasting_values(config, name) for name in SECTIONS_READ},
+        "config": {name: lasting_values(config, name) for name in SECTIONS_READ} | {"health": changes_steps(config)},
         "policy_digest": policy_digest(trainer.policy.model),
         "parents": {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)},
         "reward_code_hash": trainer.reward_code_hash,

@@ -80,6 +80,12 @@ class LossTerms:
     """Trained tokens whose gradient the clip removed (a count)."""
     max_ratio: Float[Tensor, ""]
     """Largest importance ratio of a trained token."""
+    ratio_sum: Float[Tensor, ""]
+    """Sum of the trained tokens' ratios, float64."""
+    ratio_squares: Float[Tensor, ""]
+    """Sum of their squares, float64."""
+    policy_kl: Float[Tensor, ""]
+    """Sum over the trained tokens of `ratio - 1 - log ratio` (k3): how far the policy has moved since it drew the batch; float64."""
 
 
 def policy_loss(
@@ -105,6 +111,8 @@ def policy_loss(
         # Masked positions hold any number: make both equal there, else exp() of their difference may overflow in the backward pass.
         distance = KL_ESTIMATORS[config.kl_estimator](masked(logprobs, mask), masked(ref_logprobs, mask), log_ratio)
         kl = aggregate(distance, mask, totals)
+    moved = masked(log_ratio.detach().double(), mask)
+    ratios = moved.exp()
     clipped = is_clipped(log_ratio, advantages, config.clip_low, config.clip_high) & mask
     return LossTerms(
         loss=policy + beta * kl if beta > 0 else policy,
@@ -112,4 +120,7 @@ def policy_loss(
         kl=kl.detach(),
         clipped_tokens=clipped.sum().to(policy.dtype),
         max_ratio=log_ratio.detach().masked_fill(~mask, -torch.inf).max().exp(),
+        ratio_sum=ratios.masked_fill(~mask, 0.0).sum(),
+        ratio_squares=ratios.square().masked_fill(~mask, 0.0).sum(),
+        policy_kl=(ratios - 1 - moved).sum(),
     )

@@ -159,5 +159,10 @@ def _about_signal(config: RunConfig) -> Iterator[str]:
             yield "grpo.group_size 2 with advantages divided by the deviation makes each ±0.71: how much better is lost; advantage_scale none keeps it"
     if grpo.length_target > longest:
         yield f"grpo.length_target ({grpo.length_target}) is more than rollout.max_new_tokens ({longest}): no completion is as long, so longer always pays"
+    if grpo.select_metric not in config.rewards:
+        yield (
+            f"grpo.select_metric ({grpo.select_metric}) is none of the rewards: the health monitor counts right answers only every grpo.eval_every steps; "
+            f"rewards.{grpo.select_metric} 0 counts them at every step and pays nothing"
+        )
     if grpo.beta > 0 and grpo.kl_estimator == "k1":
         yield "grpo.kl_estimator k1 has no gradient in expectation: as a loss it is noise and holds nothing back; k2 and k3 do"

@@ -16,6 +16,8 @@ import torch
 
 from grpo_core.checkpoint import BrokenFolder, file_sha256, folder_digest, read_manifest
 from grpo_core.config import RunConfig, parse_sections
+from grpo_core.health.health import adjust
+from grpo_core.health.monitor import Monitor, diagnose
 from grpo_core.ledger import batch_of
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import policy_digest
@@ -139,12 +141,15 @@ def replay(recorded: Recorded, first: int, last: int) -> Iterator[Replayed]:
             trainer.take_state(load(base, trainer.policy.model, trainer.optimizer).state)
         steps = range(1 if base is None else step_of(base) + 1, last + 1)
         ledger = _read_ledger(recorded, steps)
+        monitor = diagnose((line for step, line in sorted(ledger.metrics.items()) if step < steps.start), Monitor.of(recorded.config))
         known_start = True
         for step in steps:
             done = _replay_step(trainer, ledger, step, known_start=known_start)
             yield done
             if done.faults and done.same_policy is not True:
                 return
+            # What was recorded decides, as another processor's rounding must not: training then went on with what the monitor adjusted.
+            adjust(trainer, monitor.observe(step, ledger.metrics.get(step, {})))
             known_start = done.same_policy is True
 
 

@@ -1,4 +1,4 @@
-"""How sure a measured share is, whether one model beats another on the same prompts, and how far two measures agree."""
+"""How sure a measured share or mean is, whether one model beats another on the same prompts, and how far two measures agree."""
 
 import math
 from collections.abc import Sequence
@@ -29,6 +29,55 @@ def wilson(successes: int, trials: int) -> Interval:
     half = Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
     # Exact at the ends, where rounding would leave 1e-17.
     return Interval(share, 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half)
+
+
+def t95(degrees: float) -> float:
+    """Two-sided 95 % of Student's t with so many degrees of freedom, at least 1 (12.706 with one, `Z95` with ever more).
+
+    With t = √degrees · tan θ the density is one of cos θ to the power of degrees - 1, summed here over half of its range.
+    """
+    if not degrees >= 1:
+        raise ValueError(f"t95 needs at least 1 degree of freedom, got {degrees}")
+    angles = np.linspace(0.0, math.pi / 2, 20_001)
+    density = np.cos(angles) ** (min(degrees, 10_000.0) - 1)
+    mass = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    return math.sqrt(min(degrees, 10_000.0)) * math.tan(float(np.interp(0.95 * mass[-1], mass, angles)))
+
+
+def t_interval(values: Sequence[float]) -> Interval:
+    """The mean of independent measurements, with Student's 95 % interval; of one measurement the interval is everything."""
+    if not values:
+        raise ValueError("the mean of no measurements is not defined")
+    mean = math.fsum(values) / len(values)
+    if len(values) == 1:
+        return Interval(mean, -math.inf, math.inf)
+    half = t95(len(values) - 1) * math.sqrt(_variance(values, mean) / len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def welch(first: Sequence[float], second: Sequence[float]) -> Interval:
+    """Mean of `second` less mean of `first`, with Welch's 95 % interval: two sets of independent measurements of differing spread (B. L. Welch, 1947).
+
+    Where either holds only one measurement, the interval is everything.
+    """
+    if not first or not second:
+        raise ValueError(f"a difference of means needs measurements on both sides, got {len(first)} and {len(second)}")
+    means = [math.fsum(values) / len(values) for values in (first, second)]
+    difference = means[1] - means[0]
+    if min(len(first), len(second)) == 1:
+        return Interval(difference, -math.inf, math.inf)
+    squares = [_variance(values, mean) / len(values) for values, mean in zip((first, second), means, strict=True)]
+    total = math.fsum(squares)
+    if total == 0:
+        return Interval(difference, difference, difference)
+    degrees = total**2 / math.fsum(square**2 / (len(values) - 1) for square, values in zip(squares, (first, second), strict=True))
+    half = t95(max(1.0, degrees)) * math.sqrt(total)
+    return Interval(difference, difference - half, difference + half)
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    """The sample variance (ddof 1)."""
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def paired_bootstrap(first: Sequence[float], second: Sequence[float], *, resamples: int, generator: np.random.Generator) -> Interval:

@@ -58,6 +58,12 @@ class StepStatistics:
     max_ratio: float
     logprob_gap: float
     """Largest |logprobs - old_logprobs| of a trained token: on the first minibatch, how near sampler and trainer are."""
+    mean_gap: float
+    """Their mean."""
+    policy_kl: float
+    """How far the policy has moved since it drew the batch: mean k3 of a trained token, in nats."""
+    effective_sample_fraction: float
+    """Share of the trained tokens that their ratios are worth: (Σ ratio)² / (tokens · Σ ratio²), 1 where all ratios are alike."""
     cloning_loss: float | None = None
     """Mean nats a token of the demonstrations, before their weight; None where none was imitated."""
 
@@ -73,20 +79,25 @@ def accumulate_gradient(
     To the policy's loss comes `cloning`: its weight times the mean nats a token of its demonstrations, a mean of their own.
     """
     totals = count_totals(minibatch.batch.mask, config.length)
-    sums = dict.fromkeys(("loss", "policy_loss", "kl_loss", "entropy", "clip_fraction", "max_ratio", "logprob_gap"), 0.0)
+    sums = dict.fromkeys(("loss", "policy_loss", "kl_loss", "entropy", "clip_fraction", "max_ratio", "logprob_gap", "mean_gap", "policy_kl"), 0.0)
+    ratio_sum, ratio_squares = 0.0, 0.0
     for micro in minibatch.split(micro_batch_size):
         distributions = completion_distributions(model, micro.batch, temperature)
         logprobs, mask = pick(distributions, micro.batch.tokens), micro.batch.mask
         terms = policy_loss(logprobs, micro.old_logprobs, micro.ref_logprobs, micro.advantages.to(logprobs.dtype), mask, totals, config, beta)
         terms.loss.backward()
-        gap = (logprobs.detach() - micro.old_logprobs).abs().masked_fill(~mask, 0.0).max()
+        gaps = (logprobs.detach() - micro.old_logprobs).abs().masked_fill(~mask, 0.0)
         sums["loss"] += float(terms.loss.detach())
         sums["policy_loss"] += float(terms.policy)
         sums["kl_loss"] += float(terms.kl)
         sums["entropy"] += float(entropy(distributions.detach()).masked_fill(~mask, 0.0).sum()) / totals.tokens
         sums["clip_fraction"] += float(terms.clipped_tokens) / totals.tokens
         sums["max_ratio"] = max(sums["max_ratio"], float(terms.max_ratio))
-        sums["logprob_gap"] = max(sums["logprob_gap"], float(gap))
+        sums["logprob_gap"] = max(sums["logprob_gap"], float(gaps.max()))
+        sums["mean_gap"] += float(gaps.sum()) / totals.tokens
+        sums["policy_kl"] += float(terms.policy_kl) / totals.tokens
+        ratio_sum, ratio_squares = ratio_sum + float(terms.ratio_sum), ratio_squares + float(terms.ratio_squares)
+    sums["effective_sample_fraction"] = ratio_sum * ratio_sum / (totals.tokens * ratio_squares) if ratio_squares > 0 else 1.0
     if cloning.acts:
         sums["cloning_loss"] = accumulate_imitation(model, cloning.pairs, micro_batch_size, weight=cloning.weight)
         sums["loss"] += cloning.weight * sums["cloning_loss"]

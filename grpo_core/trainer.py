@@ -4,6 +4,7 @@
 sampling is `learn`: replay.py calls it with a batch from the ledger.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,17 @@ from grpo_core.rewards.registry import code_hash, full_marks
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from grpo_core.signal import Signal, compare_within_groups
 from grpo_core.step import Minibatch, StepStatistics, optimizer_step
-from grpo_core.step_metrics import advantage_metrics, cloning_metrics, completion_metrics, kl_metrics, reward_metrics, update_metrics
+from grpo_core.step_metrics import (
+    accuracy_metrics,
+    advantage_metrics,
+    cloning_metrics,
+    completion_metrics,
+    diversity_metrics,
+    kl_metrics,
+    reward_metrics,
+    sampler_metrics,
+    update_metrics,
+)
 from grpo_core.token_batch import padded, token_batch
 from grpo_core.tokenization import check_same_tokenizer, encode_prompt
 
@@ -40,7 +51,7 @@ START_TOLERANCE = {"float32": 1e-5, "bfloat16": 0.1}
 
 @dataclass(slots=True)
 class Trainer:
-    """Everything a step works on; `policy`, `optimizer`, `controller` and `cloning` move, the rest stays."""
+    """Everything a step works on; `policy`, `optimizer`, `controller`, `cloning` and `max_grad_norm` move, the rest stays."""
 
     config: RunConfig
     policy: LanguageModel
@@ -52,6 +63,7 @@ class Trainer:
     controller: KlController
     demonstrations: CloningSource
     cloning: CloningState
+    max_grad_norm: float
     reward_code_hash: str
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock of this step's phases."""
@@ -65,11 +77,12 @@ class Trainer:
     @property
     def state(self) -> dict[str, Any]:
         """What moves beside weights and optimizer, in JSON's types: a checkpoint holds it."""
-        return {**asdict(self.controller), "cloning": asdict(self.cloning)}
+        return {**asdict(self.controller), "cloning": asdict(self.cloning), "max_grad_norm": self.max_grad_norm}
 
     def take_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a checkpoint's `state`; what it does not have stays as it is at the start."""
-        self.controller = replace(self.controller, **{name: value for name, value in state.items() if name != "cloning"})
+        self.controller = replace(self.controller, **{name: value for name, value in state.items() if name not in ("cloning", "max_grad_norm")})
+        self.max_grad_norm = state.get("max_grad_norm", self.max_grad_norm)
         self.cloning = replace(self.cloning, **state.get("cloning", {}))
 
 
@@ -112,6 +125,7 @@ def start_trainer(prompts: Path, start: Path, reference: Path, config: RunConfig
         controller=KlController(beta=settings.beta),
         demonstrations=cloning_source(policy, table, settings),
         cloning=CloningState(),
+        max_grad_norm=settings.max_grad_norm,
         reward_code_hash=code_hash(list(config.rewards)),
     )
 
@@ -135,11 +149,16 @@ def train_step(trainer: Trainer, step: int) -> StepResult:
     trainer.seconds.clear()
     with trainer.timed("sample"):
         batch = draw_batch(trainer, step)
-    return learn(trainer, batch, step)
+    try:
+        return learn(trainer, batch, step)
+    except DivergedError as error:
+        error.rollouts = rollout_rows(batch)
+        raise
 
 
 def learn(trainer: Trainer, batch: RolloutBatch, step: int) -> StepResult:
     """Score the rollout batch, compare within its groups, update the policy, let the KL controller follow: a function of its arguments."""
+    check_finite(batch)
     with trainer.timed("score"):
         scores = score_batch(batch, trainer.config)
     signal = compare_within_groups(batch, scores, step, trainer.config, scale_by_std=trainer.loss.scale_by_std)
@@ -151,14 +170,19 @@ def learn(trainer: Trainer, batch: RolloutBatch, step: int) -> StepResult:
     cloning = cloning_term(trainer, batch, step)
     with trainer.timed("update"):
         updates = update_policy(trainer, trainable(trainer, kept, batch, signal), step, cloning)
+    marks = full_marks(trainer.config.rewards)
     metrics = {
-        **reward_metrics(scores, signal, full_marks(trainer.config.rewards)),
+        **reward_metrics(scores, signal, marks),
         **advantage_metrics(signal),
         **completion_metrics(batch),
+        **diversity_metrics(batch, signal, marks),
+        **accuracy_metrics(batch, scores, trainer.config.grpo.select_metric),
         **kl_metrics(kept),
+        **sampler_metrics(batch, kept, updates, are_samplers=trainer.config.model.dtype == "float32"),
         **update_metrics(updates),
         **(cloning_metrics(cloning, updates) if trainer.config.grpo.cloning_weight > 0 else {}),
         "beta": beta,
+        "max_grad_norm": trainer.max_grad_norm,
         "learning_rate": learning_rate_at(step, trainer.config),
     }
     move_controller(trainer, metrics)
@@ -212,6 +236,14 @@ def keep_logprobs(trainer: Trainer, batch: RolloutBatch, signal: Signal) -> Mini
     return replace(kept, ref_logprobs=scored_by(trainer.reference.model)) if trainer.controller.beta > 0 else kept
 
 
+def check_finite(batch: RolloutBatch) -> None:
+    """Raises DivergedError, naming the first one, when the sampler gave a token a logprob that is not finite."""
+    for name, completion in zip(batch.row_names(), batch.completions, strict=True):
+        if not all(map(math.isfinite, completion.logprobs)):
+            place = next(i for i, value in enumerate(completion.logprobs) if not math.isfinite(value))
+            raise DivergedError(f"the policy's logprob of token {place} is {completion.logprobs[place]} for {name}: its weights or its code give such logits")
+
+
 def check_start(kept: Minibatch, dtype: str) -> None:
     """Before the first update KL is 0: the sampler drew from the very weights that the reference holds. Raises DivergedError if not."""
     if kept.ref_logprobs is None:
@@ -220,7 +252,8 @@ def check_start(kept: Minibatch, dtype: str) -> None:
     if gap > START_TOLERANCE[dtype]:
         raise DivergedError(
             f"at step 1 sampler and reference differ by {gap:.3g} nats a token on average, {START_TOLERANCE[dtype]:g} is rounding in {dtype}: "
-            "they do not hold the same weights, tokens, temperature or positions"
+            "they do not hold the same weights, tokens, temperature or positions",
+            condition="reference_misaligned",
         )
 
 
@@ -260,7 +293,7 @@ def update_policy(trainer: Trainer, learned: Minibatch, step: int, cloning: Clon
                     beta=trainer.controller.beta,
                     temperature=trainer.config.rollout.temperature,
                     micro_batch_size=settings.micro_batch_size,
-                    max_grad_norm=settings.max_grad_norm,
+                    max_grad_norm=trainer.max_grad_norm,
                     cloning=replace(cloning, pairs=pairs),
                 )
             )

@@ -2,7 +2,7 @@
 
 Layout: `checkpoints/step-000010/` (model, optimizer.pt, state.json, manifest.json), `rollouts/`, `rewards/` and `select/` (a shard a
 step), `exploits/` (one shard, before the first step), `metrics.jsonl` and `timings.jsonl` (a line a step), `damaged/` (checkpoints that
-were passed over), `lock`. Its name is the run's key.
+were passed over), `halted/` (batches that ended a run), `lock`. Its name is the run's key.
 
 A checkpoint vouches for everything before it: its manifest holds the sha256 of its own files, of every shard up to its step, and of
 metrics.jsonl as it was. It is whole when all of these still fit.
@@ -41,7 +41,20 @@ from grpo_core.tables import write_table
 CHANGE_NO_STEP = ("checkpoint_every", "keep_checkpoints", "exploit_threshold", "acknowledged_exploits")
 """Settings of a training that change no step, and so no byte of what it leaves."""
 
-NOT_TRAINING = ("cost.py", "plan.py", "prompt_columns.py", "prompts.py", "replay.py", "rescore.py")
+NOT_TRAINING = (
+    "comparison.py",
+    "cost.py",
+    "exploration.py",
+    "exploration_numbers.py",
+    "live_groups.py",
+    "plan.py",
+    "prompt_columns.py",
+    "prompts.py",
+    "readiness.py",
+    "recommendation.py",
+    "replay.py",
+    "rescore.py",
+)
 """Files of grpo_core that no training imports: an edit of theirs leaves an interrupted one resumable."""
 
 Kind = Literal["rollouts", "rewards", "select", "exploits"]
@@ -109,6 +122,15 @@ class WorkFolder:
     def rows(self, kind: Kind, step: int) -> pl.DataFrame:
         """A step's rows as they were kept."""
         return pl.read_parquet(self.folder / kind / f"step-{step:06d}.parquet")
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The log of metrics, a mapping a step."""
+        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()] if self.metrics.is_file() else []
+
+    def clock_lines(self) -> list[dict[str, Any]]:
+        """The log of the clock's figures, a mapping a step; lines that were damaged are left out."""
+        lines = self.timings.read_text(encoding="utf-8", errors="replace").splitlines() if self.timings.is_file() else []
+        return [json.loads(line) for line in lines if _step_in(line) is not None]
 
     def append(self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None) -> None:
         """One line a step in the log of metrics, and in that of the clock's figures when there are any."""

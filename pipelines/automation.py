@@ -16,10 +16,14 @@ FROM_GRPO = "from_grpo"
 
 
 def jobs() -> list[UnresolvedAssetJobDefinition]:
-    """The whole lifecycle, and what follows the reference checkpoint; a run is one experiment."""
+    """The whole lifecycle, and what follows the reference checkpoint; a run is one experiment, and compares it with the others that are there."""
     return [
-        dg.define_asset_job(LIFECYCLE, dg.AssetSelection.groups(GROUP), description="From prompts to the blind-review set, for one experiment."),
-        dg.define_asset_job(FROM_GRPO, dg.AssetSelection.assets(*LOOP).downstream(), description="GRPO and what follows it, for one experiment."),
+        dg.define_asset_job(
+            LIFECYCLE, dg.AssetSelection.groups(GROUP), description="From prompts to the blind-review set, for one experiment, and the comparison of all."
+        ),
+        dg.define_asset_job(
+            FROM_GRPO, dg.AssetSelection.assets(*LOOP).downstream(), description="GRPO and what follows it, for one experiment, and the comparison of all."
+        ),
     ]
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import dagster as dg
@@ -13,6 +13,9 @@ from pipelines.pages import escaped, markdown_table
 from pipelines.staleness import all_out_of_sync
 
 CONTRACT = "contract"
+HEALTHY = "healthy"
+TRAINED = "grpo_checkpoint"
+"""The asset whose page shows the training's health."""
 IN_SYNC = "in_sync"
 
 
@@ -21,8 +24,20 @@ def contract_spec(asset: str) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(CONTRACT, asset=asset, blocking=True, description=f"What must hold of {asset} (Great Expectations, run by the stage itself).")
 
 
+def check_specs(target: Target) -> list[dg.AssetCheckSpec]:
+    """The checks that the stage itself writes the outcome of."""
+    contracts = [contract_spec(asset) for asset in target.assets if target.contract_of(asset) is not None]
+    return contracts + ([health_spec(TRAINED)] if alarms_of(target) is not None else [])
+
+
+def stage_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
+    """The outcome of each of them, as far as the stage wrote it after the time `since`."""
+    yield from contract_results(root, target, since=since)
+    yield from health_results(root, target, since=since)
+
+
 def contract_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
-    """The outcome of each contract of the target, as far as its stage wrote one after the time `since`."""
+    """The outcome of each contract of the target."""
     for asset in target.assets:
         path = root / (target.contract_of(asset) or "")
         if path.is_file() and path.stat().st_mtime >= since:
@@ -44,6 +59,35 @@ def _violation(outcome: Mapping[str, Any]) -> str:
     found = f"\n\nfound: {escaped(str(outcome['observed']))}" if outcome["observed"] is not None and not outcome["rows"] else ""
     table = f"\n\n{markdown_table(outcome['rows'])}" if outcome["rows"] else ""
     return f"**{escaped(outcome['why'])}**{count}{found}{table}"
+
+
+def health_spec(asset: str) -> dg.AssetCheckSpec:
+    """What the health monitor said of the training; it does not keep anybody from evaluating the policy, an open alarm only keeps it from promotion."""
+    return dg.AssetCheckSpec(HEALTHY, asset=asset, description="No alarm of the health monitor is open (docs/health.md).")
+
+
+def alarms_of(target: Target) -> str | None:
+    """The file that the target's training writes its alarms to, if it trains with GRPO."""
+    return next((path for path in target.metrics if PurePosixPath(path).name == "alarms.json"), None)
+
+
+def health_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
+    """The alarms of the target's training: an error when one that is no mere warning is open."""
+    path = root / (alarms_of(target) or "")
+    if not path.is_file() or path.stat().st_mtime < since:
+        return
+    alarms = json.loads(path.read_text(encoding="utf-8"))["alarms"]
+    is_open = [alarm for alarm in alarms if alarm["open"]]
+    grave = any(alarm["severity"] == "alarm" for alarm in is_open)
+    rows = [{name: alarm[name] for name in ("condition", "severity", "first_step", "last_step", "open", "message", "remedy")} for alarm in alarms]
+    yield dg.AssetCheckResult(
+        check_name=HEALTHY,
+        asset_key=TRAINED,
+        passed=not is_open,
+        severity=dg.AssetCheckSeverity.ERROR if grave else dg.AssetCheckSeverity.WARN,
+        description="; ".join(f"{alarm['condition']} since step {alarm['first_step']}: {alarm['message']}" for alarm in is_open) or None,
+        metadata={"alarms": len(alarms), "open": len(is_open), "what was seen": dg.MetadataValue.md(markdown_table(rows) if rows else "no alarm")},
+    )
 
 
 def in_sync_checks(root: Path, graph: Graph) -> dg.AssetChecksDefinition:

@@ -8,13 +8,16 @@ import click
 
 from assets.paths import Paths
 from grpo_core.determinism import overruled
+from pipelines.commands.ablate import ablate
 from pipelines.commands.audit_rewards import audit_rewards
 from pipelines.commands.checkout import checkout, experiment_option
 from pipelines.commands.compare import compare
 from pipelines.commands.doctor import doctor
 from pipelines.commands.errors import clear_errors
+from pipelines.commands.explore import explore
 from pipelines.commands.prune import prune
 from pipelines.commands.replay import replay
+from pipelines.commands.report import report
 from pipelines.commands.reproduce import reproduce
 from pipelines.commands.rescore import rescore
 from pipelines.commands.trace import trace
@@ -183,7 +186,7 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
         click.echo(visible(text))
 
 
-for _command in (doctor, audit_rewards, trace, compare, replay, rescore, reproduce, verify, prune):
+for _command in (doctor, explore, audit_rewards, ablate, report, trace, compare, replay, rescore, reproduce, verify, prune):
     main.add_command(_command)
 
 

@@ -130,10 +130,10 @@ def _target(stage: Any) -> Target:
 
 
 def _upstream(target: Target, targets: Mapping[str, Target]) -> set[str]:
-    """Names of the targets that write what `target` reads (an output may be a folder with many readers of parts)."""
-    producers = {out: other.name for other in targets.values() for out in (*other.outs, *other.metrics)}
-    read = [str(folder) for path in target.data for folder in (PurePosixPath(path), *PurePosixPath(path).parents)]
-    return {producers[path] for path in read if path in producers}
+    """Names of the targets that write what `target` reads: a file, a part of a folder, or a folder in which several targets have a place."""
+    read = list(map(PurePosixPath, target.data))
+    written = [(PurePosixPath(out), other.name) for other in targets.values() for out in (*other.outs, *other.metrics)]
+    return {name for out, name in written if any(path.is_relative_to(out) or out.is_relative_to(path) for path in read)}
 
 
 def code_version(root: Path, target: Target) -> str:

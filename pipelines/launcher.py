@@ -108,12 +108,18 @@ class Observations:
     def report(self, *, final: bool = False) -> None:
         messages = self.session.get_custom_messages()
         news = [message for message in messages[self._num_seen :] if isinstance(message, dict) and message.get("kind") == "progress"]
+        for notice in messages[self._num_seen :]:
+            if isinstance(notice, dict) and notice.get("kind") == "notice":
+                self._log({"step": int(notice.get("step", 0)), "health": str(notice.get("text", ""))}, self.asset)
         self._num_seen = len(messages)
         self._newest = news[-1] if news else self._newest
         if self._newest is None or (not final and time.monotonic() - self._last < self.every):
             return
         metadata = observed(self._newest)
         asset, self._newest, self._last = self._newest.get("asset", self.asset), None, time.monotonic()
+        self._log(metadata, asset)
+
+    def _log(self, metadata: Mapping[str, Any], asset: str) -> None:
         partition = self.context.partition_key if self.context.has_partition_key else None
         try:
             self.context.log_event(dg.AssetObservation(asset_key=asset, partition=partition, metadata=metadata))

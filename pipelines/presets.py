@@ -1,5 +1,6 @@
 """Lay a preset (a YAML file of overrides) over params.yaml in place, comments kept."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from ruamel.yaml.error import YAMLError
 
 from grpo_core.config import ConfigError, RunConfig, resolve_experiments, section_values
 from pipelines.params import load_params
+from pipelines.params_file import editor, write
 
 
 def apply_preset(root: Path, preset: Path) -> list[str]:
@@ -33,20 +35,16 @@ def apply_preset(root: Path, preset: Path) -> list[str]:
 
 
 def _write(path: Path, overrides: dict[str, dict[str, Any]]) -> list[str]:
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 10_000
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml = editor()
     document = yaml.load(path.read_text(encoding="utf-8"))
     changes = []
     for section, values in overrides.items():
         if not isinstance(document.get(section), dict):
             document[section] = {}
         changes += _lay(section, document[section], values)
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
-        yaml.dump(document, stream)
-    partial.replace(path)
+    text = StringIO()
+    yaml.dump(document, text)
+    write(path, text.getvalue())
     return changes
 
 

@@ -5,12 +5,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from dagster_pipes import PipesContext, open_dagster_pipes
 from tqdm import tqdm
 
-from assets.page import Progress, ProgressCallback
+from assets.page import Notice, Progress, ProgressCallback
+from pipelines.console import visible
 
 SHOWN = {"reward/mean": "reward", "kl/mean": "kl", "length/mean": "length", "loss": "loss", "eval/select_accuracy": "select"}
 """Metric → its short name beside a bar, in this order."""
@@ -29,6 +30,10 @@ def bar(noun: str, stream: TextIO) -> Iterator[ProgressCallback]:
     with tqdm(desc=noun, file=stream, dynamic_ncols=True, mininterval=0.2) as drawn:
 
         def show(progress: Progress) -> None:
+            for notice in progress.notices:
+                tqdm.write(visible(notice.text), file=stream)
+            if progress.notices:
+                return
             drawn.total = progress.total
             drawn.set_postfix_str(figures(progress), refresh=False)
             drawn.update(progress.step - drawn.n)
@@ -44,6 +49,10 @@ def lines(noun: str, stream: TextIO, now: Callable[[], float] = time.monotonic) 
 
     def show(progress: Progress) -> None:
         nonlocal last
+        for notice in progress.notices:
+            print(visible(notice.text), file=stream, flush=True)
+        if progress.notices:
+            return
         if now() - last >= SECONDS_BETWEEN_LINES or progress.step >= progress.total:
             last = now()
             text = tqdm.format_meter(progress.step, progress.total, now() - started, ncols=120, prefix=noun, postfix=figures(progress))
@@ -74,7 +83,13 @@ def dagster_messages() -> Iterator[ProgressCallback]:
 
 
 def _sent(pipes: PipesContext, progress: Progress) -> bool:
+    if progress.notices:
+        return all([_delivered(pipes, {"kind": "notice", "step": progress.step, "text": notice.text}) for notice in progress.notices])
     message = {"kind": "progress", "step": progress.step, "total": progress.total, "checkpointed": progress.checkpointed, "numbers": dict(progress.numbers)}
+    return _delivered(pipes, message)
+
+
+def _delivered(pipes: PipesContext, message: dict[str, Any]) -> bool:
     try:
         pipes.report_custom_message(message)
     except OSError as error:
@@ -84,8 +99,8 @@ def _sent(pipes: PipesContext, progress: Progress) -> bool:
 
 
 @contextmanager
-def reporting(noun: str, record: ProgressCallback) -> Iterator[ProgressCallback]:
-    """One callback that shows progress on stderr, tells Dagster, and passes it to `record`."""
+def reporting(noun: str, record: ProgressCallback, notify: Callable[[Notice], None] = lambda notice: None) -> Iterator[ProgressCallback]:
+    """One callback that shows progress on stderr, tells Dagster, passes it to `record`, and its notices to `notify`."""
     on_stderr = bar if sys.stderr.isatty() else lines
     with on_stderr(noun, sys.stderr) as show, dagster_messages() as send:
 
@@ -93,5 +108,7 @@ def reporting(noun: str, record: ProgressCallback) -> Iterator[ProgressCallback]
             show(progress)
             send(progress)
             record(progress)
+            for notice in progress.notices:
+                notify(notice)
 
         yield report

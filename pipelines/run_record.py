@@ -2,19 +2,23 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
-from assets.grpo_checkpoint import finished_run_key
+from assets.grpo_checkpoint import finished_run_key, read_alarms
 from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from assets.rewards import commonest_reasons
 from assets.rollout_batches import KEYS
 from grpo_core.config import SECTIONS, RunConfig, section_values
 from grpo_core.exploits import exploits_table, findings
+from grpo_core.health.monitor import Monitor, diagnose
+from grpo_core.work_folder import WorkFolder
 from pipelines.records.provenance import Making
 from pipelines.records.runs import related
 from pipelines.tracking import MlflowSink, Status, mlflow_failures, open_run, page_address, provenance_tags, tracking_uri
@@ -36,9 +40,11 @@ def training_record(making: Making, config: RunConfig, work: Path) -> Iterator[P
     paths = making.paths
     sink: MlflowSink | None = None
     warned = False
+    told: list[Mapping[str, Any]] = []
 
     def record(progress: Progress) -> None:
         nonlocal sink, warned
+        told.extend(notice.facts for notice in progress.notices)
         if not progress.checkpointed:
             return
         try:
@@ -46,6 +52,7 @@ def training_record(making: Making, config: RunConfig, work: Path) -> Iterator[P
                 # The folder's name is the run's key as it was when training began: the code on disk may have changed since.
                 sink = sink or _open(making, config, work.name)
                 sink.replay(work / "metrics.jsonl", work / "timings.jsonl", progress.step)
+                sink.log_alarms(alarms_so_far(work, config, told))
                 _keep_address(sink, paths)
         except TrackingError as error:
             sink = None
@@ -57,7 +64,7 @@ def training_record(making: Making, config: RunConfig, work: Path) -> Iterator[P
         yield record
     except BaseException as error:
         if sink is not None:
-            _finish_stopped(sink, paths.root, error)
+            _finish_stopped(sink, paths.root, error, lambda: alarms_so_far(work, config, told))
         raise
     with _clear_errors(paths.root):
         log_training(sink or _open(making, config, work.name), making, config)
@@ -83,7 +90,7 @@ def review_record(making: Making, config: RunConfig) -> Iterator[ProgressCallbac
 
 def log_training(sink: MlflowSink, making: Making, config: RunConfig) -> None:
     """All that a finished training leaves: curves to the last step, data, charts, samples, and how it and all before it was made."""
-    from assets.charts import training_charts
+    from assets.charts import alarm_timeline, monitor_charts, training_charts
     from grpo_core.checkpoint import file_sha256
 
     paths = making.paths
@@ -91,13 +98,16 @@ def log_training(sink: MlflowSink, making: Making, config: RunConfig) -> None:
     rewards = pl.read_parquet(paths.rewards)
     sink.replay(metrics, paths.provenance("grpo_checkpoint") / "timings.jsonl", int(rewards["step"].max()), final=True)  # type: ignore[arg-type]  # an int column
     sink.log_inputs(pl.read_parquet(paths.prompts), file_sha256(paths.prompts))
-    sink.log_figures(training_charts(pl.read_ndjson(metrics, infer_schema_length=None), rewards))
+    alarms, curves = read_alarms(paths.alarms), pl.read_ndjson(metrics, infer_schema_length=None)
+    charts = training_charts(curves, rewards, alarms) | monitor_charts(curves, pl.read_parquet(paths.select_completions), alarms)
+    sink.log_figures({**charts, "alarms": alarm_timeline(curves, alarms)})
     rollouts = pl.read_parquet(paths.rollout_batches, columns=[*KEYS, "text", "length", "finish_reason"])
     sink.log_samples(training_samples(rollouts, rewards))
     if not (reasons := commonest_reasons(rewards.join(rollouts, on=KEYS, maintain_order="left"))).is_empty():
         sink.log_samples(reasons.head(SAMPLES), "reward_troubles")
     found = findings(pl.read_parquet(paths.exploits), config.rewards, config.scoring)
     sink.log_samples(exploits_table(found, everything=True), "exploits")
+    sink.log_alarms(alarms + read_alarms(paths.clock_alarms))
     sink.log_records(related(paths.root, making.record()))
     _keep_address(sink, paths)
     sink.finish("FINISHED")
@@ -118,12 +128,21 @@ def log_evaluation(sink: MlflowSink, making: Making) -> None:
     sink.finish("FINISHED")
 
 
-def _finish_stopped(sink: MlflowSink, root: Path, error: BaseException) -> None:
+def alarms_so_far(work: Path, config: RunConfig, told: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The alarms of the work folder's log as they are now, those from before a resume too; after them what was told of a step that it no longer holds."""
+    folder = WorkFolder(work)
+    seen = [*diagnose(folder.lines(), Monitor.of(config)).alarms, *diagnose(folder.clock_lines(), Monitor.of_clock(config)).alarms]
+    known = {(alarm.condition, alarm.first_step) for alarm in seen}
+    return [*map(asdict, seen), *(alarm for alarm in told if (alarm["condition"], alarm["first_step"]) not in known)]
+
+
+def _finish_stopped(sink: MlflowSink, root: Path, error: BaseException, alarms: Callable[[], list[Mapping[str, Any]]]) -> None:
     """Close the run of a training that stopped; why it stopped matters more than that MLflow could not be told."""
     try:
         with _clear_errors(root):
             sink.finish(_status(error))
-    except TrackingError as failure:
+            sink.log_alarms(alarms())
+    except (OSError, ValueError) as failure:  # MLflow, or a log that the very trouble has left half written
         print(f"warning: {failure}", file=sys.stderr, flush=True)
 
 

@@ -114,6 +114,7 @@ def produce(making: Making, config: RunConfig) -> int:
 
 def train(making: Making, config: RunConfig) -> int:
     """Make a noun by training, which stops at the next step's end when asked to, with a checkpoint to go on from."""
+    from pipelines.notify import notifier
     from pipelines.progress import reporting
     from pipelines.resume_state import resumable
 
@@ -123,7 +124,7 @@ def train(making: Making, config: RunConfig) -> int:
 
     asset = import_module(f"assets.{making.noun}")
     try:
-        with resumable(making, config) as work, tracked(making, config, work) as track, reporting(making.noun, track) as report:
+        with resumable(making, config) as work, tracked(making, config, work) as track, reporting(making.noun, track, notifier(config)) as report:
             asset.produce(making.paths, config, report, should_stop, work)
             check_contracts(making.noun, making.paths)
             making.record()

@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import dagster as dg
 
 from assets.paths import Paths
-from pipelines.checks import contract_results, contract_spec
+from pipelines.checks import check_specs, stage_results
 from pipelines.dead_locks import wait_until_free
 from pipelines.dead_runs import host_tags
 from pipelines.graph import LOOP_STAGE, RUN_CONFIG, Graph, Target, code_version, description_of
@@ -35,10 +35,17 @@ def asset_spec(root: Path, graph: Graph, asset: str) -> dg.AssetSpec:
         description=description_of(root, target, asset),
         group_name=GROUP,
         code_version=code_version(root, target),
-        kinds={"dvc", "huggingface", "pytorch"} if asset.endswith("_checkpoint") else {"dvc", "parquet"},
+        kinds=kinds(asset, target),
         partitions_def=partitions(graph) if target.experiment is not None else None,
         metadata={"dvc/stage": target.stage, "dvc/command": target.command, "dvc/outs": ", ".join(target.outs_of(asset))},
     )
+
+
+def kinds(asset: str, target: Target) -> set[str]:
+    """What the asset's files are, as Dagster shows it."""
+    if asset.endswith("_checkpoint"):
+        return {"dvc", "huggingface", "pytorch"}
+    return {"dvc", *(PurePosixPath(path).suffix[1:] for path in target.outs_of(asset))}
 
 
 def stage_assets(root: Path, graph: Graph, stage: str) -> dg.AssetsDefinition:
@@ -48,7 +55,7 @@ def stage_assets(root: Path, graph: Graph, stage: str) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=stage,
         specs=[asset_spec(root, graph, asset) for asset in any_target.assets],
-        check_specs=[contract_spec(asset) for asset in any_target.assets if any_target.contract_of(asset) is not None],
+        check_specs=check_specs(any_target),
         can_subset=False,
         pool=POOL,
     )
@@ -68,7 +75,7 @@ def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -
         worked = run_stage(context, repro_command(RUN_CONFIG, target.name), root, observed_asset(target))
     except dg.Failure:
         # Whole seconds: some file systems keep no more.
-        yield from contract_results(root, target, since=int(started))
+        yield from stage_results(root, target, since=int(started))
         raise
     settle(Paths(root))
     entry = read_lock(root)[target.name]
@@ -76,7 +83,7 @@ def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -
     for asset in target.assets:
         version = dg.DataVersion(entry.data_version(target, asset))
         yield dg.MaterializeResult(asset_key=asset, data_version=version, metadata={**page(root, target, asset, entry), OUTCOME: outcome})
-    yield from contract_results(root, target)
+    yield from stage_results(root, target)
 
 
 def observed_asset(target: Target) -> str:

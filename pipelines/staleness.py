@@ -8,8 +8,9 @@ from typing import Any
 
 from assets.paths import Paths
 from pipelines.graph import LOOP_STAGE, RUN_CONFIG
-from pipelines.lock import read_lock
+from pipelines.lock import listing_md5, read_lock
 from pipelines.params import section_files
+from pipelines.records.dvc_cache import cached_listing
 from pipelines.reward_code import reward_code_changes
 
 Change = tuple[str, Any, Any]
@@ -47,6 +48,17 @@ def all_out_of_sync(root: Path, targets: Iterable[str]) -> dict[str, list[str]]:
     return result
 
 
+def changed_data(root: Path, target: str) -> list[str]:
+    """The files and folders of other stages that are no longer what the target was made from."""
+    from dvc.dependency.param import ParamsDependency
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        (stage,) = (stage for stage in repo.index.stages if _name(stage) == target)
+        deps = [dep for dep in stage.deps if not isinstance(dep, ParamsDependency) and dep.def_path.startswith("data/")]
+        return [dep.def_path for dep in deps if not dep.def_path.startswith(f"data/{RUN_CONFIG}") and dep.status()]
+
+
 def _name(stage: Any) -> str:
     """DVC's own `addressing` would depend on the current folder. The stages that are no pipeline's are files given to DVC with `dvc add`."""
     from dvc.stage import PipelineStage
@@ -76,6 +88,8 @@ def _own_reasons(stage: Any, resolved: Mapping[str, bytes]) -> list[str]:
             changes |= {change[0]: change for change in differences(dep.hash_info.value or {}, dep.read_params())}
         elif dep.def_path.startswith(f"data/{RUN_CONFIG}/"):
             changes |= {change[0]: change for change in _section_changes(dep, resolved)}
+        elif dep.def_path == f"data/{RUN_CONFIG}":
+            reasons += _folder_changes(dep, resolved)
         else:
             reasons += [f"{dep.def_path} is {state}" for state in dep.status().values()]
     reasons += [f"its output {out.def_path} is {state}" for out in stage.outs for state in out.status().values()]
@@ -95,6 +109,21 @@ def _section_changes(dep: Any, resolved: Mapping[str, bytes]) -> list[Change]:
     if before is None:
         return [(section, "(no longer kept)", "(changed)")]
     return list(differences({section: json.loads(before)}, {section: json.loads(now)})) or [(section, "(another spelling)", "(the same values)")]
+
+
+def _folder_changes(dep: Any, resolved: Mapping[str, bytes]) -> list[str]:
+    """How all of the configuration differs from the folder that the stage was made from: experiments that came or went, else the files."""
+    now = {name: hashlib.md5(content, usedforsecurity=False).hexdigest() for name, content in resolved.items()}
+    digest = dep.hash_info.value
+    if digest == listing_md5(now):
+        return []
+    before = cached_listing(Path(dep.repo.root_dir), digest) if digest else None
+    if before is None:
+        return ["the configuration changed"]
+    known, wanted = ({name.partition("/")[0] for name in files if "/" in name} for files in (before, now))
+    altered = {name for name in before.keys() & now.keys() if before[name] != now[name]}
+    news = {"experiments were added": wanted - known, "experiments are no longer there": known - wanted, "the configuration changed": altered}
+    return [f"{what}: {', '.join(sorted(names))}" for what, names in news.items() if names] or ["the configuration changed"]
 
 
 def _recorded_bytes(dep: Any) -> bytes | None:

@@ -13,10 +13,14 @@ from dagster._core.definitions.data_version import (  # not exported
     get_input_event_pointer_tag,
 )
 
-from pipelines.checks import contract_results
+from pipelines.checks import CONTRACT, stage_results
 from pipelines.graph import RUN_CONFIG, Graph, Target, code_version, load_graph
 from pipelines.lock import Entry, read_lock
 from pipelines.pages import OUTCOME, page
+from pipelines.staleness import changed_data
+
+BEFORE_ALL = "1"
+"""Points at the first event of the log: Dagster takes every version of the parent for newer."""
 
 
 def sync(root: Path, instance: dg.DagsterInstance | None = None) -> list[str]:
@@ -30,16 +34,16 @@ def sync(root: Path, instance: dg.DagsterInstance | None = None) -> list[str]:
     for target in graph.targets:
         if target.stage == RUN_CONFIG or target.name not in lock:
             continue
-        news = [asset for asset in target.assets if _report(instance, root, graph, target, asset, lock[target.name])]
-        for result in contract_results(root, target) if news else ():
+        news = [asset for asset in target.assets if _report(instance, root, graph, target, asset, lock)]
+        for result in stage_results(root, target) if news else ():
             _report_check(instance, result)
         reported += [asset if target.experiment is None else f"{asset}@{target.experiment}" for asset in news]
     return reported
 
 
-def _report(instance: dg.DagsterInstance, root: Path, graph: Graph, target: Target, asset: str, entry: Entry) -> bool:
+def _report(instance: dg.DagsterInstance, root: Path, graph: Graph, target: Target, asset: str, lock: Mapping[str, Entry]) -> bool:
     """Report one result unless Dagster's newest says the same."""
-    inputs = input_versions(graph, target, asset, entry)
+    entry, inputs = lock[target.name], input_versions(graph, target, asset, lock)
     tags = {
         DATA_VERSION_TAG: entry.data_version(target, asset),
         DATA_VERSION_IS_USER_PROVIDED_TAG: "true",
@@ -47,25 +51,44 @@ def _report(instance: dg.DagsterInstance, root: Path, graph: Graph, target: Targ
         **{get_input_data_version_tag(dg.AssetKey(parent)): version for parent, version in inputs.items()},
     }
     known = _newest_tags(instance, asset, target.experiment)
-    if all(known.get(name) == value for name, value in tags.items()):
-        return False
     pointers = {get_input_event_pointer_tag(dg.AssetKey(parent)): _pointer(instance, graph, target, parent) for parent in inputs}
+    of_all = [dg.AssetKey(parent) for parent in inputs if is_of_all(graph, target, parent)]
+    if of_all and changed_data(root, target.name):
+        pointers |= {get_input_event_pointer_tag(parent): BEFORE_ALL for parent in of_all}
+    passing = {get_input_data_version_tag(parent) for parent in of_all}
+    telling = {name: value for name, value in tags.items() if name not in passing} | {name: pointers[name] for name in map(get_input_event_pointer_tag, of_all)}
+    if all(known.get(name) == value for name, value in telling.items()):
+        return False
     metadata = {**page(root, target, asset, entry), OUTCOME: dg.MetadataValue.text("made in a shell")}
     instance.report_runless_asset_event(dg.AssetMaterialization(asset, partition=target.experiment, tags={**tags, **pointers}, metadata=metadata))
     return True
 
 
-def input_versions(graph: Graph, target: Target, asset: str, entry: Entry) -> dict[str, str]:
-    """Parent → the version of it that the result was made from, which may be older than what lies on disk now; spelled as a run spells it."""
+def input_versions(graph: Graph, target: Target, asset: str, lock: Mapping[str, Entry]) -> dict[str, str]:
+    """Parent → the version of it that the result was made from, which may be older than what lies on disk now; spelled as a run spells it.
+
+    What is made from all experiments together knows them by the folders they lie in, which are no version of anything: of its parents it gets
+    the versions of now. Dagster tells whether it is stale by the events that it points at.
+    """
+    entry = lock[target.name]
     hashes = {**entry.deps, **entry.outs}
     versions = {}
     for parent in sorted(graph.parents(asset)):
-        paths = graph.target(graph.stage_of(parent), target.experiment).outs_of(parent)
-        version = "+".join(hashes[path] for path in paths if path in hashes)
+        if is_of_all(graph, target, parent):
+            made = sorted((other for other in graph.targets_of(graph.stage_of(parent)) if other.name in lock), key=lambda other: other.name)
+            version = "".join(lock[other.name].data_version(other, parent) for other in made)
+        else:
+            paths = graph.target(graph.stage_of(parent), target.experiment).outs_of(parent)
+            version = "+".join(hashes[path] for path in paths if path in hashes)
         # Dagster hashes the versions of another step's partitions, in case there are many.
         hashed = graph.is_partitioned(parent) and parent not in target.assets
         versions[parent] = hashlib.sha256(version.encode()).hexdigest() if hashed else version
     return versions
+
+
+def is_of_all(graph: Graph, target: Target, parent: str) -> bool:
+    """Whether the target, which no experiment has for itself, reads the parent of every experiment."""
+    return target.experiment is None and graph.is_partitioned(parent)
 
 
 def _newest_tags(instance: dg.DagsterInstance, asset: str, partition: str | None) -> Mapping[str, str]:
@@ -89,6 +112,7 @@ def _report_check(instance: dg.DagsterInstance, result: dg.AssetCheckResult) -> 
             passed=result.passed,
             description=result.description,
             metadata=dict(result.metadata),
-            blocking=True,
+            severity=result.severity,
+            blocking=result.check_name == CONTRACT,
         )
     )

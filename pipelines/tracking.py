@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "grpo"
 """Name of the one MLflow experiment that holds all runs."""
+HEALTH_TAG, ALARM_TAG = "grpo.health", "grpo.alarm."
 RUN_KEY_TAG, EXPERIMENT_TAG, SUPERSEDED_TAG, CHANGED_TAG = "grpo.run_key", "grpo.experiment", "grpo.superseded_by", "grpo.changed."
 RECORDS = "record"
 """Artifact folder of the records: how the run's outputs were made, a JSON file a noun."""
@@ -130,6 +131,18 @@ class MlflowSink:
             for noun, record in records.items():
                 (Path(folder) / f"{noun}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             self.client.log_artifacts(self.run_id, folder, RECORDS)
+
+    def log_alarms(self, alarms: Sequence[Mapping[str, Any]]) -> None:
+        """What the health monitor said so far: a tag a condition, and which of them are open; those of an earlier try that did not come again go."""
+        said: dict[str, str] = {}
+        for alarm in alarms:
+            said.setdefault(f"{ALARM_TAG}{alarm['condition']}", f"step {alarm['first_step']}: {alarm['message']}")
+        is_open = sorted({alarm["condition"] for alarm in alarms if alarm["open"]})
+        for key, value in {**said, HEALTH_TAG: f"open: {', '.join(is_open)}" if is_open else "healthy"}.items():
+            self.client.set_tag(self.run_id, key, value)
+        for key in self.client.get_run(self.run_id).data.tags:
+            if key.startswith(ALARM_TAG) and key not in said:
+                self.client.delete_tag(self.run_id, key)
 
     def finish(self, status: Status) -> None:
         """Close the run; opening it again sets it running."""

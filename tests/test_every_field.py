@@ -19,16 +19,21 @@ from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
 from assets import blind_review_set, heldout_eval, sft_checkpoint
+from assets.page import Notice
 from assets.paths import Paths
-from grpo_core.config import SECTIONS, ConfigError, ModelConfig, RunConfig, SftConfig, section_values
+from grpo_core.config import BY_THE_CLOCK, SECTIONS, ConfigError, HealthConfig, ModelConfig, RunConfig, SftConfig, section_values
 from grpo_core.determinism import prepare
+from grpo_core.health.monitor import Monitor, diagnose
 from grpo_core.loop import Files, train
 from grpo_core.models import load_model, policy_digest, start_model
 from grpo_core.probes import PROBES
 from grpo_core.prompts import PromptsError, make_prompts
 from grpo_core.tokenization import check_lengths
+from pipelines.notify import notifier
 from tests.assets.lifecycle import ignore, make_lifecycle, never
 from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
+from tests.troubled_logs import DEAF, SETTINGS, TROUBLES
+from tests.troubled_logs import lines as troubled
 
 ROOT = Path(__file__).resolve().parents[1]
 ODD, EVEN = "tests.every_field_rewards:of_odd_length", "tests.every_field_rewards:of_even_length"
@@ -77,6 +82,10 @@ ACKNOWLEDGED = {f"{REWARD}/{probe}": "a toy" for probe in PROBES}
 CLONING = {"grpo.cloning_weight": 0.5, "grpo.cloning_steps": 4, "grpo.cloning_batch_size": 2}
 SIGNALLED = {**CLONING, "grpo.cloning_schedule": "signal", "grpo.cloning_steps": 0}
 DRIFTING = {"grpo.learning_rate": 3e-2, "grpo.updates_per_rollout": 2}
+WATCHED = {f"health.{f.name}": getattr(SETTINGS, f.name) for f in fields(HealthConfig)}
+"""What tells the troubles of the made-up logs from what is just well."""
+CUT: dict[str, Any] = {**{f"health.{f.name}": getattr(DEAF, f.name) for f in fields(HealthConfig)}, "health.max_truncated_fraction": 0.0, "health.patience": 1}
+"""A monitor that hears of nothing but completions that are cut off, as those of a random model are."""
 
 CASES: dict[str, list[Case]] = {
     "model.path": [Case(value=MODEL_FOLDER, moves="start/logits", also=OTHER_MODEL)],
@@ -205,6 +214,26 @@ CASES: dict[str, list[Case]] = {
     "grpo.checkpoint_every": [Case(value=1, moves="training/checkpoints", given={"grpo.keep_checkpoints": 9, "grpo.steps": 3}, keeps=TRAINED)],
     "grpo.keep_checkpoints": [Case(value=1, moves="training/checkpoints", given={"grpo.checkpoint_every": 1, "grpo.steps": 3}, keeps=TRAINED)],
     "grpo.seed": [Case(value=1, moves="training/rollouts")],
+    "health.actions": [
+        Case(value={"truncation": "halt"}, moves="attempt/refusal", given=CUT),
+        Case(value={"early_explosion": "adjust"}, moves="training/weights", given={**CUT, "health.max_policy_kl": 1e-12, "grpo.max_grad_norm": 9.0}),
+    ],
+    "health.notify": [Case(value="cat > told.json", moves="notice/told")],
+    "health.acknowledged": [
+        Case(value={"truncation": "a test"}, moves="training/alarms", given=CUT, keeps=TRAINED),
+        Case(value={"truncation": "a test"}, moves="attempt/refusal", given={**CUT, "health.actions": {"truncation": "halt"}}),
+    ],
+    "health.patience": [
+        Case(value=2, moves="training/alarms", given=CUT, keeps=TRAINED),
+        Case(value=4, moves="diagnosis/alarms", given=WATCHED),
+    ],
+    "health.window": [Case(value=6, moves="diagnosis/alarms", given=WATCHED)],
+    **{
+        f"health.{threshold}": [
+            Case(value=trouble.lenient, moves=f"diagnosis/{trouble.name}", given=WATCHED) for trouble in TROUBLES if trouble.threshold == threshold
+        ]
+        for threshold in dict.fromkeys(trouble.threshold for trouble in TROUBLES)
+    },
     "heldout_eval.metric": [Case(value=EVEN, moves="evaluation/summary", given=GRADED)],
     "heldout_eval.max_prompts": [Case(value=3, moves="evaluation/answers", given=GRADED)],
     "heldout_eval.samples_per_prompt": [Case(value=3, moves="evaluation/answers", given=GRADED)],
@@ -306,6 +335,7 @@ def trained(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
         "rewards": files.rewards.read_bytes(),
         "exploits": files.exploits.read_bytes(),
         "metrics": metrics,
+        "alarms": files.alarms.read_text(),
         "evaluations": [{name: value for name, value in line.items() if name.startswith("eval/")} for line in metrics],
         "checkpoints": checkpoints(files.work),
         "passes": passes["passes"],
@@ -402,9 +432,27 @@ def held(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
             torch.set_num_threads(before)
 
 
+def diagnosed(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
+    """What the monitor says of logs in which one thing goes wrong each: under its name the conditions raised, and all of it."""
+    raised = {}
+    for trouble in TROUBLES:
+        monitor = Monitor.of_clock(config) if trouble.condition in BY_THE_CLOCK else Monitor.of(config)
+        log = [{"step": step, **line} for step, line in enumerate(troubled(trouble.columns(trouble.ill)))]
+        raised[trouble.name] = [(alarm.condition, alarm.first_step) for alarm in diagnose(log, monitor).alarms]
+    return {**raised, "alarms": raised}
+
+
+def notified(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
+    """What somebody was told of an alarm, by whatever was to be run for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        notifier(config)(Notice("it was cut", {"condition": "truncation"}))
+    return {"told": {path.name: path.read_text() for path in folder.iterdir()}}
+
+
 RUNNERS: dict[str, Callable[[Lab, RunConfig, Path], dict[str, Any]]] = {
     "training": trained, "attempt": attempted, "fine_tuning": fine_tuned, "start": started, "prompts": told, "evaluation": answered,
-    "review": reviewed, "process": held,
+    "review": reviewed, "process": held, "diagnosis": diagnosed, "notice": notified,
 }  # fmt: skip
 
 

@@ -78,14 +78,14 @@ def outputs(root: Path, given: Path) -> Files:
     """The inputs below `given`, with outputs and work folder below `root`; the folder has the name of one run's key."""
     return Files(
         prompts=given / "prompts.parquet", start=given / "start", reference=given / "reference", rollouts=root / "rollouts.parquet",
-        select=root / "select.parquet", rewards=root / "rewards.parquet", exploits=root / "exploits.parquet", checkpoint=root / "checkpoint",
-        timings=root / "timings.jsonl", work=root / "work" / "key",
+        select=root / "select.parquet", rewards=root / "rewards.parquet", exploits=root / "exploits.parquet", alarms=root / "alarms.json",
+        checkpoint=root / "checkpoint", timings=root / "timings.jsonl", clock_alarms=root / "clock_alarms.json", work=root / "work" / "key",
     )  # fmt: skip
 
 
 def content(files: Files) -> dict[str, bytes]:
     """Every hashed byte that a run leaves, by name."""
-    found = {path.name: path.read_bytes() for path in (files.rollouts, files.select, files.rewards, files.exploits)}
+    found = {path.name: path.read_bytes() for path in (files.rollouts, files.select, files.rewards, files.exploits, files.alarms)}
     return found | {f"checkpoint/{path.name}": path.read_bytes() for path in sorted(files.checkpoint.iterdir())}
 
 

@@ -10,13 +10,17 @@ from assets import grpo_checkpoint
 from assets.page import Chart, Progress
 from assets.paths import Paths
 from grpo_core.checkpoint import read_manifest
+from grpo_core.config import HealthConfig
 from grpo_core.errors import Interrupted
+from grpo_core.health.monitor import alarm_of
+from grpo_core.health.rules import Found
 from grpo_core.probes import PROBES
 from tests.assets.lifecycle import lifecycle_config, never
+from tests.troubled_logs import DEAF
 
 
 def hashed(paths: Paths) -> dict[str, bytes]:
-    files = [paths.rollout_batches, paths.select_completions, paths.rewards, paths.exploits, *sorted(paths.grpo_checkpoint.iterdir())]
+    files = [paths.rollout_batches, paths.select_completions, paths.rewards, paths.exploits, paths.alarms, *sorted(paths.grpo_checkpoint.iterdir())]
     return {path.name: path.read_bytes() for path in files}
 
 
@@ -30,8 +34,8 @@ def untrained(lifecycle: Paths, tmp_path: Path) -> Paths:
 
 
 def of_steps(heard: list[Progress]) -> list[Progress]:
-    """Without what was told of the exploit battery."""
-    return [progress for progress in heard if "exploits" not in progress.numbers]
+    """Without what was told of the exploit battery and of alarms."""
+    return [progress for progress in heard if "exploits" not in progress.numbers and not progress.notices]
 
 
 def test_one_process_writes_three_nouns_and_keeps_the_clock_apart(lifecycle: Paths) -> None:
@@ -83,6 +87,7 @@ def test_another_configuration_has_a_folder_of_its_own(untrained: Paths) -> None
 def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
     heard: list[Progress] = []
     grpo_checkpoint.produce(untrained, lifecycle_config(), heard.append, never, untrained.work / "key")
+    heard = [progress for progress in heard if not progress.notices]
     tried = [progress.numbers for progress in heard if progress not in of_steps(heard)]
     assert tried == [{"exploits_tried": count, "exploits": len(PROBES)} for count in range(len(PROBES) + 1)]
     assert heard[: len(tried)] == [progress for progress in heard if progress not in of_steps(heard)], "before the first step"
@@ -93,6 +98,33 @@ def test_progress_carries_the_figures_of_the_step(untrained: Paths) -> None:
     assert not [progress.step for progress in heard if "timestamp_ms" in progress.numbers], "the clock is no figure of the step"
 
 
+def test_an_alarm_is_told_before_its_step_and_written_down(untrained: Paths) -> None:
+    config = replace(lifecycle_config(), health=replace(DEAF, patience=2, max_truncated_fraction=0.0))
+    heard: list[Progress] = []
+    grpo_checkpoint.produce(untrained, config, heard.append, never, untrained.work / "key")
+    ((place, told),) = [(place, progress) for place, progress in enumerate(heard) if progress.notices]
+    assert (told.step, told.total, told.numbers, told.checkpointed) == (2, 4, {}, False)
+    assert heard[place + 1].step == 2
+    (found,) = json.loads(untrained.alarms.read_text())["alarms"]
+    (one,) = told.notices
+    assert json.loads(json.dumps(one.facts)) == {**found, "last_step": 2}
+    assert one.text.splitlines()[0] == f"{found['severity']} at step 2, truncation: {found['message']}"
+    assert json.loads(untrained.clock_alarms.read_text()) == {"num_steps": 4, "num_open": 0, "alarms": []}
+    assert not untrained.clock_alarms.is_relative_to(untrained.data)
+
+
+def test_a_notice_says_what_is_wrong_and_what_to_do_or_what_was_done() -> None:
+    alarm = alarm_of("early_explosion", 7, Found("it exploded", {"kl/mean": 9.0}), HealthConfig())
+    first, second = grpo_checkpoint.notice(alarm).text.splitlines()
+    assert first == f"{alarm.severity} at step 7, early_explosion: it exploded"
+    assert second == f"  what to do: {alarm.remedy} (docs/health.md#early_explosion)"
+    adjusted = grpo_checkpoint.notice(replace(alarm, adjustment={"max_grad_norm": 0.5, "beta": 0.015}))
+    assert adjusted.text.splitlines() == [first, second, "  adjusted: max_grad_norm is 0.5 from now on, beta is 0.015 from now on"]
+    accepted = grpo_checkpoint.notice(replace(alarm, acknowledged="a test"))
+    assert accepted.text.splitlines() == [first, "  accepted: a test"]
+    assert accepted.facts["acknowledged"] == "a test"
+
+
 def test_the_finished_work_is_that_of_the_manifest_whatever_the_inputs_are_now(spoilt: Paths) -> None:
     work = grpo_checkpoint.work_folder(spoilt, lifecycle_config())
     assert work.name == read_manifest(spoilt.grpo_checkpoint)["run_key"]
@@ -101,13 +133,22 @@ def test_the_finished_work_is_that_of_the_manifest_whatever_the_inputs_are_now(s
     assert grpo_checkpoint.finished_work_folder(spoilt) == work
 
 
-def test_the_page_shows_the_four_charts_and_the_last_numbers(lifecycle: Paths) -> None:
+def test_the_page_shows_the_charts_what_was_watched_and_the_last_numbers(lifecycle: Paths) -> None:
     page = grpo_checkpoint.describe(lifecycle)
     last = json.loads((lifecycle.grpo_checkpoint / "metrics.jsonl").read_text().splitlines()[-1])
     assert page["steps"] == 4
     for name in ("reward/mean", "kl/mean", "length/mean", "entropy", "grad_norm", "beta"):
         assert page[name] == pytest.approx(last[name])
-    assert {name for name in page if name.startswith("chart/")} == {"chart/reward", "chart/kl", "chart/length", "chart/advantages"}
+    shown = {name.removeprefix("chart/") for name in page if name.startswith("chart/")}
+    assert shown == {"reward", "kl", "length", "advantages", "alarms", "select", "entropy", "grad_norm", "zero_variance", "ratio", "variety"}
     assert all(isinstance(value, Chart) for name, value in page.items() if name.startswith("chart/"))
     assert page["weights"] == read_manifest(lifecycle.grpo_checkpoint)["policy_digest"]
     assert "select_accuracy" in page
+    assert page["open_alarms"] == json.loads(lifecycle.alarms.read_text())["num_open"]
+
+
+def test_a_checkpoint_from_before_the_monitor_has_its_page(spoilt: Paths) -> None:
+    spoilt.alarms.unlink()
+    page = grpo_checkpoint.describe(spoilt)
+    assert page["open_alarms"] == 0
+    assert isinstance(page["chart/alarms"], Chart)

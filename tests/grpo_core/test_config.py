@@ -11,12 +11,16 @@ import torch
 
 from grpo_core.advantages import group_advantages
 from grpo_core.config import (
+    ADJUSTABLE,
     BUILT_IN_REWARDS,
+    BY_THE_CLOCK,
+    CONDITIONS,
     SECTIONS,
     SHARED_SECTIONS,
     BlindReviewConfig,
     ConfigError,
     GrpoConfig,
+    HealthConfig,
     HeldoutEvalConfig,
     ModelConfig,
     PromptsConfig,
@@ -37,6 +41,7 @@ CLASSES: dict[str, Any] = {
     "rollout": RolloutConfig,
     "scoring": ScoringConfig,
     "grpo": GrpoConfig,
+    "health": HealthConfig,
     "heldout_eval": HeldoutEvalConfig,
     "blind_review_set": BlindReviewConfig,
 }
@@ -205,6 +210,25 @@ OUT_OF_RANGE = [
     ("prompts", {"reasoning_gym": "chain_sum", "path": "x.jsonl"}, "prompts.path must be empty when prompts.reasoning_gym names a task"),
     ("prompts", {"reasoning_gym": "chain_sum"}, "sft.steps must be 0 when prompts.reasoning_gym generates the prompts"),
     ("prompts", {"reasoning_gym_config": {"min_terms": 2}}, "prompts.reasoning_gym_config must stay at its default"),
+    ("health", {"patience": 0}, "health.patience must be at least 1"),
+    ("health", {"window": 1}, "health.window must be at least 2"),
+    ("health", {"outlier_factor": 1.0}, "health.outlier_factor must be above 1"),
+    ("health", {"slow_factor": 1}, "health.slow_factor must be above 1"),
+    *(("health", {name: 0}, f"health.{name} must be above 0")
+      for name in ("max_kl", "max_policy_kl", "max_grad_norm", "max_sampler_gap", "max_length_growth")),
+    *(("health", {name: value}, f"health.{name} must lie between 0 and 1")
+      for name in ("max_alike_fraction", "sparse_fraction", "max_repeated_prompts", "min_distinct_fraction", "max_truncated_fraction", "reward_drop",
+                   "accuracy_drop", "length_paid", "max_repetition", "max_error_fraction", "max_invalid_fraction")
+      for value in (-0.01, 1.01)),
+    ("health", {"actions": {"entropy_colapse": "warn"}}, "health.actions must name a condition: did you mean 'entropy_collapse'?, got 'entropy_colapse'"),
+    ("health", {"acknowledged": {"truncatoin": "so be it"}}, "health.acknowledged must name a condition: did you mean 'truncation'?, got 'truncatoin'"),
+    ("health", {"actions": {"zzz": "warn"}}, f"health.actions must name a condition: valid keys: {', '.join(sorted(CONDITIONS))}, got 'zzz'"),
+    ("health", {"actions": {"truncation": "stop"}}, "health.actions.truncation must be one of 'warn', 'adjust', 'halt', got 'stop'"),
+    *(("health", {"actions": {name: "adjust"}}, "the others have no adjustment, got " + repr(name)) for name in CONDITIONS if name not in ADJUSTABLE),
+    *(("health", {"actions": {name: "halt"}}, f"health.actions.{name} must be warn: what the clock says differs from run to run") for name in BY_THE_CLOCK),
+    ("health", {"actions": {"non_finite": "warn"}}, "health.actions.non_finite must be halt: a number that is not finite cannot be learned from"),
+    ("health", {"acknowledged": {"non_finite": "why not"}}, "health.acknowledged must leave out non_finite: it cannot be accepted"),
+    ("health", {"acknowledged": {"truncation": " "}}, "health.acknowledged.truncation must say why it is accepted"),
     ("rewards", {}, "rewards must name at least one"),
     ("rewards", {"exact_answer": "1"}, "rewards.exact_answer"),
     ("rewards", {"exact_answer": float("nan")}, "rewards.exact_answer"),
@@ -298,6 +322,10 @@ def test_a_key_about_a_file_is_idle_without_one(key: str) -> None:
         {"prompts": {"path": "my.jsonl", "sft_fraction": 0}},
         {"model": {"path": "some/model"}, "prompts": {"chat": True}},
         {"prompts": {"num_digits": 2, "num_generated": 8100}},
+        {"health": {"actions": {name: "halt" for name in CONDITIONS if name not in BY_THE_CLOCK}}},
+        {"health": {"actions": {name: "adjust" for name in ADJUSTABLE} | {name: "warn" for name in BY_THE_CLOCK}}},
+        {"health": {"acknowledged": {name: "a test" for name in CONDITIONS if name != "non_finite"}}},
+        {"health": {"notify": "http://127.0.0.1:9/alarms", "patience": 1, "window": 2, "max_kl": 1e-9, "reward_drop": 0, "max_truncated_fraction": 1}},
     ],
     ids=str,
 )

@@ -18,6 +18,9 @@ from grpo_core.rewards.outcomes import RewardError
 from tests.tiny_run import REWARD, inputs, outputs, prompts_table, tiny_config
 
 
+ODD = "tests.every_field_rewards:of_odd_length"
+
+
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return inputs(tmp_path_factory.mktemp("given")).prompts.parent
@@ -58,10 +61,11 @@ def test_the_metrics_hold_what_their_readers_need_and_no_clock(done: tuple[Files
     files, _ = done
     needed = {
         "step", "reward/mean", "reward/std", f"reward/{REWARD}", "kl/mean", "kl/sequence", "loss", "policy_loss", "kl_loss", "grad_norm", "entropy",
-        "clip_fraction",
-        "ratio/max", "beta", "learning_rate", "length/mean", "length/max", "zero_variance_fraction", "solved_group_fraction", "truncated_fraction",
+        "clip_fraction", "ratio/max", "beta", "learning_rate", "length/mean", "length/max", "zero_variance_fraction", "solved_group_fraction", "truncated_fraction",
         "status/no_opinion_fraction", "status/invalid_fraction", "status/error_fraction",
         "advantage/mean", "advantage/std", "advantage/min", "advantage/max", "advantage/clipped_fraction", "logprob_gap", "tokens",
+        "reward/min", "reward/max", "reward/lowest_fraction", "reward/outlier", "hopeless_group_fraction", "distinct_fraction", "repetition",
+        "repeated_prompt_fraction", "advantage/mean_over_std", "grad_norm/max", "max_grad_norm", "policy_kl", "effective_sample_fraction", "sampler_gap",
     }  # fmt: skip
     for line in lines(files.checkpoint / "metrics.jsonl")[1:]:
         assert set(line) - {"eval/select_accuracy", "eval/select_length"} == needed
@@ -92,6 +96,15 @@ def test_every_answer_to_a_select_prompt_is_kept_with_the_weights_that_gave_it(d
     assert not set(rows["prompt_id"]) & set(rollouts["prompt_id"])
 
 
+def test_right_answers_are_counted_in_training_where_the_metric_of_select_is_a_reward(given: Path, tmp_path: Path) -> None:
+    counted = {"train_accuracy", "length_paid", "reward/beyond_accuracy"}
+    for name, rewards in (("without", {REWARD: 1.0}), ("with", {REWARD: 1.0, ODD: 0.0})):
+        files, reports = run(tmp_path / name, given, tiny_config(steps=1, eval_every=9, rewards=rewards, select_metric=ODD))
+        assert set(reports[1].metrics) & counted == (counted if name == "with" else set())
+    correct = pl.read_parquet(files.rewards)[f"reward/{ODD}"]
+    assert 0 < reports[1].metrics["train_accuracy"] == (correct == 1.0).mean() < 1
+
+
 def test_without_evaluations_the_table_of_answers_is_empty_and_has_its_columns(done: tuple[Files, list[StepReport]], given: Path, tmp_path: Path) -> None:
     files, _ = run(tmp_path, given, tiny_config(steps=1, eval_every=0))
     rows = pl.read_parquet(files.select)
@@ -106,7 +119,8 @@ def test_the_checkpoint_names_what_it_was_made_from(done: tuple[Files, list[Step
     assert manifest["run_key"] == files.work.name, "the key is given, not worked out again"
     assert manifest["config"]["grpo"]["learning_rate"] == 3e-3
     assert not {"checkpoint_every", "keep_checkpoints"} & set(manifest["config"]["grpo"]), "how often a run is saved changes no byte of it"
-    assert set(manifest["config"]) == {"model", "rollout", "rewards", "reward_options", "scoring", "grpo"}
+    assert set(manifest["config"]) == {"model", "rollout", "rewards", "reward_options", "scoring", "grpo", "health"}
+    assert manifest["config"]["health"] == {}, "a monitor that only watches changes no byte of it"
     assert not {"exploit_threshold", "acknowledged_exploits"} & set(manifest["config"]["scoring"])
     assert manifest["parents"] == {"prompts": file_sha256(files.prompts), "start": folder_digest(files.start), "reference": folder_digest(files.reference)}
     assert set(manifest["files"]) == {"config.json", "generation_config.json", "metrics.jsonl", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}

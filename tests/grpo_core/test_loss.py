@@ -60,6 +60,9 @@ def test_what_the_loss_reports_is_what_was_worked_out_by_hand() -> None:
     assert float(terms.policy) == pytest.approx(HAND["losses"]["dapo|beta0"], abs=1e-15)
     assert float(ratios.mean()) == pytest.approx(HAND["mean_ratio"])
     assert float(terms.max_ratio) == pytest.approx(float(ratios.max()))
+    assert float(terms.ratio_sum) == pytest.approx(sum(ratios.tolist()))
+    assert float(terms.ratio_squares) == pytest.approx(sum(ratio**2 for ratio in ratios.tolist()))
+    assert float(terms.policy_kl) == pytest.approx(sum(ratio - 1 - math.log(ratio) for ratio in ratios.tolist()))
 
 
 def test_the_largest_ratio_is_that_of_a_trained_token_even_when_all_are_below_1() -> None:
@@ -84,8 +87,8 @@ def test_whatever_stands_in_masked_columns_changes_no_number(name: str, estimato
     old, ref = (torch.cat([known.masked_fill(~MASK, hidden), extra], dim=1) for known in (OLD, REF))
     found = terms_of(wide, config, HAND["beta"], old=old, ref=ref, mask=mask, tokens=torch.cat([TOKENS, torch.ones(3, 2, dtype=torch.long)], dim=1))
     (gradient,) = torch.autograd.grad(found.loss, wide)
-    for field in ("loss", "policy", "kl", "clipped_tokens", "max_ratio"):
-        assert float(getattr(found, field).detach()) == pytest.approx(float(getattr(expected, field).detach()), abs=1e-15)
+    for field in ("loss", "policy", "kl", "clipped_tokens", "max_ratio", "ratio_sum", "ratio_squares", "policy_kl"):
+        assert float(getattr(found, field).detach()) == pytest.approx(float(getattr(expected, field).detach()), rel=1e-15, abs=1e-15)
     assert float((gradient[:, :4] - expected_gradient).abs().max()) < 1e-15
     assert float(gradient[:, 4:].abs().max()) == 0.0
 
@@ -107,7 +110,19 @@ def test_at_ratio_1_the_loss_is_minus_the_mean_advantage_and_the_gradient_is_not
     (gradient,) = torch.autograd.grad(terms.loss, logits)
     assert float(terms.loss.detach()) == pytest.approx(GOLDEN["on_policy_identities"][golden], abs=1e-15)
     assert float(terms.max_ratio) == 1.0
+    assert (float(terms.ratio_sum), float(terms.ratio_squares), float(terms.policy_kl)) == (float(MASK.sum()), float(MASK.sum()), 0.0)
     assert float(gradient.norm()) > 0.1
+
+
+def test_what_is_watched_of_ratios_is_worked_out_in_float64_and_has_no_gradient() -> None:
+    logprobs = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    old = torch.tensor([[-1.0 - 1e-4, -1.0]])
+    terms = policy_loss(logprobs, old, None, torch.ones(1), mask, count_totals(mask, 2), LossConfig(), 0.0)
+    for field in ("ratio_sum", "ratio_squares", "policy_kl"):
+        assert (getattr(terms, field).dtype, getattr(terms, field).requires_grad) == (torch.float64, False)
+    moved = float((logprobs.detach() - old)[0, 0])
+    assert float(terms.policy_kl) == pytest.approx(moved**2 / 2, rel=1e-3), "in float32 it would be rounding"
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3", "k3_ratio"])

@@ -77,6 +77,7 @@ WARNED: list[tuple[str, dict[str, dict[str, Any]], str]] = [
     ("heldout", {"heldout_eval": {"max_prompts": 101}}, "heldout_eval.max_prompts is 101, but only 100 prompts are held out"),
     ("pairs", {"blind_review_set": {"num_pairs": 101}, "heldout_eval": {"max_prompts": 101}}, "blind_review_set.num_pairs is 101, but only 100 prompts"),
     ("metric", {"grpo": {"select_metric": "number_answer"}}, "grpo.select_metric (number_answer) is not heldout_eval.metric (exact_answer)"),
+    ("unwatched", {"grpo": {"select_metric": "number_answer"}}, "rewards.number_answer 0 counts them at every step and pays nothing"),
     ("warmup", {"grpo": {"warmup_steps": 64}}, "grpo.warmup_steps (64) is more than grpo.steps (63)"),
     ("sft warmup", {"sft": {"steps": 11, "warmup_steps": 12}}, "sft.warmup_steps (12) is more than sft.steps (11)"),
     ("eval", {"grpo": {"eval_every": 64}}, "grpo.eval_every (64) is more than grpo.steps (63)"),

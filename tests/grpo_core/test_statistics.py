@@ -4,7 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from grpo_core.statistics import kendall_tau_b, paired_bootstrap, pass_at_k, pearson, spearman, wilson
+from grpo_core.statistics import kendall_tau_b, paired_bootstrap, pass_at_k, pearson, spearman, t95, t_interval, welch, wilson
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,40 @@ def test_kendalls_tau_b_of_rankings_with_ties_is_the_published_one() -> None:
     tied, constant = kendall_tau_b(first, second)
     assert tied == pytest.approx(-0.47140452079103173)
     assert math.isnan(constant)
+
+
+@pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.7062), (2, 4.30265), (3, 3.18245), (9, 2.26216), (30, 2.04227), (1.3, 7.5005), (2.7, 3.39215)])
+def test_students_quantiles_are_those_of_the_tables(degrees: float, quantile: float) -> None:
+    assert t95(degrees) == pytest.approx(quantile, rel=3e-5)
+
+
+def test_students_quantile_falls_to_that_of_the_normal_distribution() -> None:
+    assert t95(100) > t95(1000) > t95(1e9) == pytest.approx(1.96, abs=3e-4)
+    with pytest.raises(ValueError, match="at least 1 degree of freedom, got 0"):
+        t95(0)
+
+
+def test_the_interval_of_a_mean() -> None:
+    found = t_interval([1.0, 2.0, 3.0])
+    assert (found.estimate, found.low, found.high) == pytest.approx((2.0, 2 - 4.30265 / math.sqrt(3), 2 + 4.30265 / math.sqrt(3)), abs=1e-5)
+    one = t_interval([0.5])
+    assert (one.estimate, one.low, one.high) == (0.5, -math.inf, math.inf)
+    same = t_interval([0.25, 0.25])
+    assert (same.low, same.high) == (0.25, 0.25)
+    with pytest.raises(ValueError, match="no measurements"):
+        t_interval([])
+
+
+def test_welchs_interval_of_a_difference() -> None:
+    """By hand: variances 7/3 and 83/12 over 3 and 4 measurements, 4.84 degrees of freedom."""
+    first, second = [1.0, 2.0, 4.0], [3.0, 7.0, 8.0, 9.0]
+    a, b = 7 / 3 / 3, 83 / 12 / 4
+    degrees = (a + b) ** 2 / (a**2 / 2 + b**2 / 3)
+    found = welch(first, second)
+    assert (found.estimate, found.high - found.estimate) == pytest.approx((6.75 - 7 / 3, t95(degrees) * math.sqrt(a + b)))
+    turned = welch(second, first)
+    assert (turned.low, turned.high) == pytest.approx((-found.high, -found.low))
+    assert welch([1.0], second).low == -math.inf
+    assert welch([1.0, 1.0], [2.0, 2.0]).low == 1.0
+    with pytest.raises(ValueError, match="got 0 and 4"):
+        welch([], second)

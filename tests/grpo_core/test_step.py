@@ -78,6 +78,16 @@ def test_splitting_a_batch_leaves_the_gradient_unchanged(aggregation: str, estim
     assert part_sums == pytest.approx(sums, abs=1e-12)
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_splitting_a_batch_leaves_what_is_watched_unchanged(size: int) -> None:
+    minibatch = without_rows(tiny_minibatch(ALIVE, beta=0.3), 3)
+    _, whole = gradient_of(minibatch, LossConfig(length=5), beta=0.3)
+    _, parts = gradient_of(minibatch, LossConfig(length=5), beta=0.3, size=size)
+    watched = ("mean_gap", "policy_kl", "effective_sample_fraction")
+    assert [parts[name] for name in watched] == pytest.approx([whole[name] for name in watched], rel=1e-12)
+    assert all(whole[name] > 0.1 for name in watched), "they must be of some size for this test to mean something"
+
+
 def by_hand(minibatch: Minibatch, config: LossConfig, *, beta: float, temperature: float) -> Tensor:
     """The gradient from unpadded rows, one token after the other, with the formulas of the papers written out."""
     model = policy()
@@ -152,6 +162,7 @@ def test_equal_rewards_with_kl_have_no_gradient_where_the_policy_is_the_referenc
     gradient, sums = gradient_of(replace(minibatch, old_logprobs=logprobs, ref_logprobs=logprobs), LossConfig(), beta=0.3)
     assert float(gradient.abs().max()) == 0.0
     assert (sums["kl_loss"], sums["logprob_gap"], sums["max_ratio"], sums["clip_fraction"]) == (0.0, 0.0, 1.0, 0.0)
+    assert (sums["mean_gap"], sums["policy_kl"], sums["effective_sample_fraction"]) == (0.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.3])
@@ -161,6 +172,7 @@ def test_a_minibatch_without_a_trained_token_moves_no_weight_and_no_moment(beta:
     statistics = step(model, optimizer, without_rows(tiny_minibatch(ALIVE, beta=beta), 0, 1, 2, 3, 4), beta=beta)
     assert unchanged(before, everything(model, optimizer))
     assert (statistics.loss, statistics.grad_norm) == (0.0, 0.0)
+    assert (statistics.mean_gap, statistics.policy_kl, statistics.effective_sample_fraction) == (0.0, 0.0, 1.0)
 
 
 def test_advantages_of_masked_rows_alone_move_no_weight() -> None:
@@ -266,7 +278,11 @@ def test_statistics_are_means_and_extremes_over_trained_tokens() -> None:
         "clip_fraction": float(clipped[mask].double().mean()),
         "max_ratio": float(ratio[mask].max()),
         "logprob_gap": float((logprobs - minibatch.old_logprobs)[mask].abs().max()),
+        "mean_gap": float((logprobs - minibatch.old_logprobs)[mask].abs().mean()),
+        "policy_kl": float((ratio - 1 - ratio.log())[mask].mean()),
+        "effective_sample_fraction": float(ratio[mask].sum() ** 2 / (mask.sum() * ratio[mask].square().sum())),
     }
+    assert 0.1 < expected["effective_sample_fraction"] < 0.9
     assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-12)
 
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from grpo_core.checkpoint import write_folder
 from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.errors import DivergedError
-from grpo_core.ledger import batch_of
+from grpo_core.ledger import batch_of, rollout_rows
 from grpo_core.loop import Files
 from grpo_core.models import policy_digest, save_model
 from grpo_core.rewards.outcomes import RewardError
@@ -26,6 +26,7 @@ from grpo_core.trainer import (
     START_TOLERANCE,
     Trainer,
     check_context,
+    check_finite,
     check_start,
     draw_batch,
     evaluate_select,
@@ -419,6 +420,58 @@ def test_selection_looks_at_select_prompts_only(files: Files) -> None:
     nobody = evaluate_select(replace(trainer, select_prompts=select.head(0)), 3)
     assert nobody is None
     assert select_metrics(nobody) == {}
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_a_logprob_of_the_sampler_that_is_not_finite_stops_before_anything_is_learned(bad: float, files: Files) -> None:
+    trainer = start(files)
+    before = policy_digest(trainer.policy.model)
+    batch = draw_batch(trainer, 1)
+    check_finite(batch)
+    batch.completions[6].logprobs[2] = bad
+    batch.completions[9].logprobs[0] = bad
+    prompt = batch.prompts["prompt_id"][1]
+    expected = rf"^the policy's logprob of token 2 is {bad} for step 1, prompt {prompt}, completion 2: its weights or its code give such logits$"
+    with pytest.raises(DivergedError, match=expected) as caught:
+        learn(trainer, batch, 1)
+    assert caught.value.condition == "non_finite"
+    assert policy_digest(trainer.policy.model) == before
+
+
+def test_a_step_that_diverged_brings_the_batch_that_it_could_not_learn_from(files: Files) -> None:
+    trainer = start(files)
+    with torch.no_grad():
+        next(iter(trainer.reference.model.parameters())).mul_(1.01)
+    with pytest.raises(DivergedError) as caught:
+        train_step(trainer, 1)
+    assert caught.value.condition == "reference_misaligned"
+    assert caught.value.rollouts.equals(rollout_rows(draw_batch(start(files), 1)))
+
+
+def test_the_largest_gradient_norm_is_state_that_a_checkpoint_gives_back(files: Files) -> None:
+    trainer = start(files, max_grad_norm=0.75)
+    assert trainer.state["max_grad_norm"] == 0.75
+    trainer.max_grad_norm = 1e-3
+    moved = start(files, max_grad_norm=0.75)
+    moved.take_state(trainer.state)
+    assert moved.state == trainer.state
+    metrics = [train_step(made, 1).metrics for made in (trainer, moved, start(files, max_grad_norm=1e-3))]
+    assert metrics[0] == metrics[1] == metrics[2], "it is what the gradient is clipped at"
+    assert metrics[0]["max_grad_norm"] == 1e-3 < metrics[0]["grad_norm"]
+    old = start(files, max_grad_norm=0.75)
+    old.take_state({name: value for name, value in trainer.state.items() if name != "max_grad_norm"})
+    assert old.max_grad_norm == 0.75, "a checkpoint from before it was state"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sampler_and_trainer_are_near_each_other_until_the_sampler_holds_other_weights(dtype: Literal["float32", "bfloat16"], files: Files) -> None:
+    config = tiny_config()
+    trainer = start(files, replace(config, model=replace(config.model, dtype=dtype)))
+    batch = draw_batch(trainer, 1)
+    well = learn(trainer, batch, 1).metrics["sampler_gap"]
+    stale = learn(trainer, batch, 2).metrics["sampler_gap"]
+    assert 0 <= well < (1e-5 if dtype == "float32" else 0.1)
+    assert stale > 10 * well and stale > 1e-3, "the batch was drawn before the weights moved"
 
 
 def test_what_follows_sampling_is_a_function_of_the_batch(files: Files) -> None:

@@ -261,3 +261,14 @@ def test_the_code_digest_changes_with_the_code_that_trains(name: str, changes: b
 def test_looking_for_damage_needs_no_torch() -> None:
     code = "import sys; from grpo_core.work_folder import damages; import assets.rollout_batches, assets.rewards; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_logs_are_read_as_they_were_written_and_a_damaged_line_of_the_clock_is_left_out(tmp_path: Path) -> None:
+    with WorkFolder.open(tmp_path / "key") as work:
+        assert (work.lines(), work.clock_lines()) == ([], [])
+        work.append(0, {})
+        work.append(1, {"loss": 0.5}, {"seconds": 2.0})
+        work.append(2, {"loss": 0.25}, {"seconds": 3.0})
+        assert work.lines() == [{"step": 0}, {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+        work.timings.write_bytes(work.timings.read_bytes().replace(b'{"step": 1', b'\xff"step": 1'))
+        assert work.clock_lines() == [{"step": 2, "seconds": 3.0}]

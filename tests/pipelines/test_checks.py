@@ -1,15 +1,19 @@
 """What an asset's checks say, and that they say it before a failed run ends."""
 
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import polars as pl
 import pytest
 
 from assets.page import Chart, Markdown, Table
-from pipelines.checks import contract_result, in_sync_results
-from pipelines.graph import load_graph
+from pipelines.checks import alarms_of, check_specs, contract_result, health_results, in_sync_results, stage_results
+from pipelines.graph import Target, load_graph
 from pipelines.pages import WORD_JOINER, escaped, markdown_table, metadata_value
+from pipelines.params import ROOT
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_project
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
@@ -40,6 +44,73 @@ def test_a_violated_contract_shows_which_rows_and_why() -> None:
     assert result.metadata["violations"].value == (
         "**reward is finite** (2 rows)\n\n| step | value |\n| --- | --- |\n| 4 | nan |\n| 5 | a\\|b |\n\n**every group is complete**\n\nfound: 7 of 8"
     )
+
+
+def alarm(condition: str, severity: str, **fields: Any) -> dict[str, Any]:
+    said = {"first_step": 3, "last_step": 7, "open": True, "message": "a<b>", "remedy": "do it", "rows": [{"text": "x"}]}
+    return {"condition": condition, "severity": severity, **said, **fields}
+
+
+WARNING, GRAVE = alarm("truncation", "warning"), alarm("early_explosion", "alarm", first_step=5)
+
+
+def training(root: Path, alarms: Sequence[Mapping[str, Any]] | None) -> Target:
+    """The target that trains, with these alarms written down; none were where they are None."""
+    (target,) = [target for target in load_graph(ROOT).targets if target.name == "grpo_checkpoint@default"]
+    path = root / "data" / "health" / "default" / "alarms.json"
+    path.parent.mkdir(parents=True)
+    if alarms is not None:
+        path.write_text(json.dumps({"num_steps": 9, "num_open": 0, "alarms": alarms}), encoding="utf-8")
+    return target
+
+
+@pytest.mark.parametrize(
+    ("alarms", "passed", "severity", "description"),
+    [
+        ([], True, "WARN", None),
+        ([{**WARNING, "open": False}, {**GRAVE, "open": False}], True, "WARN", None),
+        ([WARNING], False, "WARN", "truncation since step 3: a<b>"),
+        ([WARNING, GRAVE], False, "ERROR", "truncation since step 3: a<b>; early_explosion since step 5: a<b>"),
+        ([WARNING, {**GRAVE, "open": False}], False, "WARN", "truncation since step 3: a<b>"),
+    ],
+)
+def test_an_open_alarm_fails_the_check_of_health(
+    alarms: list[dict[str, Any]], passed: bool, severity: str, description: str | None, tmp_path: Path
+) -> None:
+    (result,) = health_results(tmp_path, training(tmp_path, alarms))
+    assert (result.check_name, result.asset_key, result.passed) == ("healthy", dg.AssetKey("grpo_checkpoint"), passed)
+    assert (result.severity, result.description) == (dg.AssetCheckSeverity[severity], description)
+    assert (result.metadata["alarms"].value, result.metadata["open"].value) == (len(alarms), sum(one["open"] for one in alarms))
+    seen = result.metadata["what was seen"].value
+    assert seen == "no alarm" if not alarms else all(one["condition"] in seen.replace("\\", "") for one in alarms)
+    assert "<b>" not in seen, "what a rule says is no markup"
+
+
+def test_health_is_told_only_of_a_training_that_wrote_it_and_not_of_an_earlier_one(tmp_path: Path) -> None:
+    target = training(tmp_path, None)
+    assert list(health_results(tmp_path, target)) == []
+    path = tmp_path / "data" / "health" / "default" / "alarms.json"
+    path.write_text(json.dumps({"alarms": [GRAVE]}), encoding="utf-8")
+    assert [result.passed for result in health_results(tmp_path, target, since=path.stat().st_mtime)] == [False]
+    assert list(health_results(tmp_path, target, since=path.stat().st_mtime + 1)) == []
+    for other in load_graph(ROOT).targets:
+        assert alarms_of(other) == ("data/health/default/alarms.json" if other.name == target.name else None)
+
+
+def test_a_stage_has_the_checks_that_it_writes_the_outcome_of(tmp_path: Path) -> None:
+    graph = load_graph(ROOT)
+    specs = {target.stage: {(spec.asset_key.to_user_string(), spec.name, spec.blocking) for spec in check_specs(target)} for target in graph.targets}
+    assert specs.pop("grpo_checkpoint") == {
+        ("rollout_batches", "contract", True), ("rewards", "contract", True), ("grpo_checkpoint", "healthy", False),
+    }  # fmt: skip
+    assert {name for checks in specs.values() for _, name, _ in checks} == {"contract"}
+    target = training(tmp_path, [WARNING])
+    for noun in ("rollout_batches", "rewards"):
+        path = tmp_path / (target.contract_of(noun) or "")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({**VIOLATED, "noun": noun}), encoding="utf-8")
+    written = [(result.asset_key, result.check_name) for result in stage_results(tmp_path, target)]
+    assert written == [(spec.asset_key, spec.name) for spec in check_specs(target)]
 
 
 def test_in_sync_is_a_warning_that_names_the_key(tmp_path: Path) -> None:

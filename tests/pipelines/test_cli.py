@@ -41,7 +41,8 @@ def shown(*renderables: object) -> str:
 
 def test_these_are_all_commands() -> None:
     assert COMMANDS == [
-        "audit-rewards", "compare", "doctor", "preset", "prune", "replay", "reproduce", "rescore", "run", "sample", "status", "sync", "trace", "ui", "verify",
+        "ablate", "audit-rewards", "compare", "doctor", "explore", "preset", "prune", "replay", "report", "reproduce", "rescore", "run", "sample", "status",
+        "sync", "trace", "ui", "verify",
     ]  # fmt: skip
 
 

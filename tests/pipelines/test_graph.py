@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.paths import Paths
+from assets.paths import SHARED, Paths
 from grpo_core.config import SECTIONS, SHARED_SECTIONS, ConfigError
 from grpo_core.rewards.registry import BUILT_IN
 from pipelines.code_deps import PAGE_ONLY, declared_files, imported_files, problems, rewritten
@@ -38,10 +38,14 @@ def dagster_parents(asset: str) -> set[str]:
 
 def test_dagsters_edges_are_dvcs(graph: Graph) -> None:
     assert {key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()} == set(graph.assets)
+    written = {
+        path: Path(path).parts[1] if other.stage == LOOP_STAGE else other.stage
+        for other in graph.targets
+        if other.stage != RUN_CONFIG
+        for path in (*other.outs, *other.metrics)
+    }
     for stage in set(graph.stages) - {LOOP_STAGE}:
-        target = graph.targets_of(stage)[0]
-        outs = {other.stage: {*other.outs, *other.metrics} for other in graph.targets if other.stage != RUN_CONFIG}
-        read = {writer for writer, paths in outs.items() if paths & set(target.data)}
+        read = {asset for path, asset in written.items() for data in graph.targets_of(stage)[0].data if Path(path).is_relative_to(data)}
         assert dagster_parents(stage) == read
 
 
@@ -60,7 +64,7 @@ def test_partitions_are_the_experiments(graph: Graph) -> None:
     nodes = defs.resolve_asset_graph()
     for asset in graph.assets:
         partitions = nodes.get(dg.AssetKey(asset)).partitions_def
-        shared = asset in ("prompts", "sft_checkpoint", "reference_checkpoint")
+        shared = asset in SHARED
         assert (list(partitions.get_partition_keys()) if partitions else []) == ([] if shared else list(graph.experiments))
 
 
@@ -76,11 +80,13 @@ def test_dvc_yaml_names_the_files_of_assets_paths(graph: Graph) -> None:
             p.rewards,
             p.exploits,
             p.grpo_checkpoint,
+            p.alarms,
             p.validation("rollout_batches"),
             p.validation("rewards"),
         ],
         "heldout_eval": lambda p: [p.heldout_completions, p.heldout_summary, p.validation("heldout_eval")],
         "blind_review_set": lambda p: [p.blind_review_pairs, p.blind_review_key],
+        "comparison_report": lambda p: [p.comparison_report],
     }
     assert {target.stage for target in graph.targets} == set(expected)
     for target in graph.targets:
@@ -93,8 +99,10 @@ def test_stages_depend_on_the_files_their_nouns_open(graph: Graph) -> None:
         paths = Paths(ROOT, target.experiment or "default")
         opened = {str(getattr(paths, name).relative_to(ROOT)) for asset in target.assets for name in attributes_read(ROOT / "assets" / f"{asset}.py", "paths")}
         opened = {path for path in opened if path.startswith("data/")}
-        assert opened <= {*target.data, *target.outs, *target.metrics}, target.name
-        assert {path for path in target.data if not path.startswith(("data/run_config/", "data/raw"))} <= opened, target.name
+        listed = {*target.data, *target.outs, *target.metrics}
+        assert all(any(Path(path).is_relative_to(other) for other in listed) for path in opened), target.name
+        needless = {path for path in target.data if not any(Path(other).is_relative_to(path) for other in opened)}
+        assert all(path.startswith(("data/run_config/", "data/raw")) for path in needless), target.name
 
 
 def attributes_read(module: Path, variable: str) -> set[str]:
@@ -182,7 +190,7 @@ def test_jobs_hold_the_lifecycle_and_its_part_from_grpo_on(graph: Graph) -> None
         return {node.name for node in defs.resolve_job_def(job).nodes} - {"in_sync"}
 
     assert stages("lifecycle") == set(graph.stages)
-    assert stages("from_grpo") == {"grpo_checkpoint", "heldout_eval", "blind_review_set"}
+    assert stages("from_grpo") == {"grpo_checkpoint", "heldout_eval", "blind_review_set", "comparison_report"}
     repository = defs.get_repository_def()
     assert {schedule.default_status for schedule in repository.schedule_defs} == {dg.DefaultScheduleStatus.STOPPED}
     assert {sensor.default_status for sensor in repository.sensor_defs} == {dg.DefaultSensorStatus.STOPPED}
@@ -206,6 +214,21 @@ def test_all_experiments_share_a_code_version_that_follows_the_code(tmp_path: Pa
     edit(root, "assets/heldout_eval.py", "toy", "tiny")
     after = {target.name: code_version(root, target) for target in load_graph(root).targets}
     assert {name for name in before if before[name] != after[name]} == {"heldout_eval@default", "heldout_eval@small"}
+
+
+def test_the_comparison_is_made_once_after_all_experiments(tmp_path: Path) -> None:
+    """It depends on the folders that they all write into; nothing that only one of them has is made from it."""
+    root = make_project(tmp_path)
+    edit(root, "params.yaml", "\n  default: {}", "\n  default: {}\n  small: {grpo: {group_size: 4}}")
+    graph = load_graph(root)
+    names = [target.name for target in graph.targets]
+    assert names.count("comparison_report") == 1
+    assert names.index("comparison_report") > max(names.index("grpo_checkpoint@default"), names.index("grpo_checkpoint@small"))
+    assert graph.parents("comparison_report") == {"grpo_checkpoint", "rollout_batches", "rewards"}
+    assert not any("comparison_report" in graph.parents(asset) for asset in graph.assets)
+    asset = build_definitions(root).resolve_asset_graph().get(dg.AssetKey("comparison_report"))
+    assert asset.partitions_def is None
+    assert all(isinstance(asset.partition_mappings.get(key, dg.AllPartitionMapping()), dg.AllPartitionMapping) for key in asset.parent_keys)
 
 
 def test_a_configuration_that_cannot_be_run_says_so_when_dagster_loads(tmp_path: Path) -> None:

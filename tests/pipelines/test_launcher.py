@@ -171,12 +171,12 @@ def test_only_these_targets_are_run_by_this_environments_dvc() -> None:
     assert repro_command("run_config", "prompts") == [str(Path(sys.executable).parent / "dvc"), "repro", "--single-item", "run_config", "prompts"]
 
 
-def launch(stage: Sequence[str], root: Path, instance: dg.DagsterInstance) -> dg.ExecuteInProcessResult:
+def launch(stage: Sequence[str], root: Path, instance: dg.DagsterInstance, *, observe_every: float = 0.0) -> dg.ExecuteInProcessResult:
     """Materialize a partitioned asset that runs `stage`."""
 
     @dg.asset(partitions_def=dg.StaticPartitionsDefinition(["small"]))
     def policy(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
-        worked = run_stage(context, stage, root, "policy", observe_every=0.0)
+        worked = run_stage(context, stage, root, "policy", observe_every=observe_every)
         return dg.MaterializeResult(metadata={"worked": worked})
 
     return dg.materialize([policy], partition_key="small", instance=instance, raise_on_error=False)
@@ -213,6 +213,26 @@ def test_progress_becomes_observations_of_the_partition() -> None:
         ]
         assert {one.partition for one in seen} == {"small"}
         assert result.asset_materializations_for_node("policy")[0].metadata["worked"].value is True
+
+
+NOTICES = """
+from dagster_pipes import open_dagster_pipes
+with open_dagster_pipes() as pipes:
+    pipes.report_custom_message({"kind": "progress", "step": 1, "total": 9, "numbers": {}})
+    for step in (2, 3):
+        pipes.report_custom_message({"kind": "notice", "step": step, "text": f"trouble {step}"})
+    pipes.report_custom_message({"kind": "progress", "step": 9, "total": 9, "numbers": {}})
+"""
+
+
+@pytest.mark.parametrize("often", [0.0, 99.0])
+def test_every_notice_becomes_an_observation_however_seldom_progress_does(often: float) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert launch(python(NOTICES), ROOT, instance, observe_every=often).success
+        seen = [{name: value.value for name, value in one.metadata.items()} for one in observations(instance)]
+        assert [one for one in seen if "health" in one] == [{"step": 2, "health": "trouble 2"}, {"step": 3, "health": "trouble 3"}]
+        assert {"step": 9, "total": 9} in seen
+        assert {one.partition for one in observations(instance)} == {"small"}
 
 
 def test_torn_and_foreign_messages_cost_nothing() -> None:

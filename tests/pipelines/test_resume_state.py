@@ -53,7 +53,7 @@ def train(paths: Paths, config: RunConfig | None = None, noun: str = "grpo_check
     config, done = config or lifecycle_config(), []
 
     def on_progress(progress: Progress) -> None:
-        if progress.step > 0:
+        if progress.step > 0 and not progress.notices:
             done.append(progress.step)
 
     for out in (
@@ -65,6 +65,8 @@ def train(paths: Paths, config: RunConfig | None = None, noun: str = "grpo_check
     with resumable(making, config) as work:
         MODULES[noun].produce(paths, config, on_progress, lambda: stop_after is not None and len(done) + 1 >= stop_after, work)
         for metric in making.files.metrics:
+            if (paths.root / metric).is_file():
+                continue
             (paths.root / metric).parent.mkdir(parents=True, exist_ok=True)
             (paths.root / metric).write_text("{}", encoding="utf-8")
     return done

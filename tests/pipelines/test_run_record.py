@@ -15,7 +15,9 @@ from assets import blind_review_set, grpo_checkpoint, heldout_eval
 from assets.page import Progress
 from assets.paths import Paths
 from grpo_core.config import RunConfig, ScoringConfig
-from grpo_core.errors import Interrupted
+from grpo_core.errors import Halted, Interrupted
+from grpo_core.health.monitor import alarm_of
+from grpo_core.health.rules import Found
 from pipelines.lock import folder_md5
 from pipelines.params import ROOT
 from pipelines.records.files import read_records
@@ -24,9 +26,10 @@ from pipelines.records.runs import find_run
 from pipelines.resume_state import resumable
 from pipelines.run_record import TrackingError, training_record
 from pipelines.stage import tracked
-from pipelines.tracking import CHANGED_TAG, RUN_KEY_TAG, SUPERSEDED_TAG, mlflow_client
+from pipelines.tracking import CHANGED_TAG, HEALTH_TAG, RUN_KEY_TAG, SUPERSEDED_TAG, mlflow_client
 from tests.assets.lifecycle import lifecycle_config, make_lifecycle, never
 from tests.pipelines.toy_project import git
+from tests.troubled_logs import DEAF
 
 GONE = "http://127.0.0.1:9"
 """Nothing listens there."""
@@ -250,6 +253,95 @@ def test_mlflow_failing_does_not_hide_why_a_training_stopped(
         monkeypatch.setattr("mlflow.MlflowClient.set_terminated", refuse)
         raise Interrupted(6)
     assert "database is locked" in capsys.readouterr().err
+
+
+# --------------------------------------------------------------------------------------------------------------------- health
+
+
+def health_tags(root: Path) -> dict[str, str]:
+    (run,) = runs(root)
+    return {key: value for key, value in run.data.tags.items() if key.startswith(("grpo.health", "grpo.alarm."))}
+
+
+def cut_from(work: Path, first: int, until: int = 99) -> RunConfig:
+    """Let the log say that completions are cut off in these steps, which is an alarm at once and for one step more."""
+    log = [{"step": step, "loss": 1 / step, "truncated_fraction": float(first <= step < until)} for step in range(1, 7)]
+    (work / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in log), encoding="utf-8")
+    return replace(lifecycle_config(), health=replace(DEAF, patience=1, max_truncated_fraction=0.5))
+
+
+def told(config: RunConfig, step: int) -> Progress:
+    alarm = alarm_of("truncation", step, Found("it is cut"), config.health)
+    return Progress(step, 6, notices=[grpo_checkpoint.notice(alarm)])
+
+
+def test_alarms_are_tags_from_the_next_checkpoint_on(tmp_path: Path, work: Path) -> None:
+    config = cut_from(work, 3)
+    with pytest.raises(Interrupted), training_record(making(tmp_path), config, work) as record:
+        record(told(config, 3))
+        assert not (tmp_path / "mlflow.db").exists()
+        record(Progress(4, 6, checkpointed=True))
+        assert health_tags(tmp_path)[HEALTH_TAG] == "open: truncation"
+        assert health_tags(tmp_path)["grpo.alarm.truncation"].startswith("step 3: ")
+        raise Interrupted(4)
+
+
+def test_a_resumed_training_keeps_the_tags_of_alarms_from_before_it(tmp_path: Path, work: Path) -> None:
+    config = cut_from(work, 2)
+    with pytest.raises(Interrupted), training_record(making(tmp_path), config, work) as record:
+        record(told(config, 2))
+        record(Progress(2, 6, checkpointed=True))
+        raise Interrupted(2)
+    before = health_tags(tmp_path)
+    with pytest.raises(Interrupted), training_record(making(tmp_path), config, work) as record:
+        record(Progress(4, 6, checkpointed=True))
+        assert health_tags(tmp_path) == before
+        raise Interrupted(4)
+    assert health_tags(tmp_path) == before
+    assert before[HEALTH_TAG] == "open: truncation"
+
+
+def test_an_alarm_that_has_closed_is_no_open_one_of_the_run(tmp_path: Path, work: Path) -> None:
+    config = cut_from(work, 2, 3)
+    with pytest.raises(Interrupted), training_record(making(tmp_path), config, work) as record:
+        record(told(config, 2))
+        record(Progress(6, 6, checkpointed=True))
+        raise Interrupted(6)
+    assert set(health_tags(tmp_path)) == {HEALTH_TAG, "grpo.alarm.truncation"}
+    assert health_tags(tmp_path)[HEALTH_TAG] == "healthy"
+
+
+def test_what_ended_a_training_stands_in_its_run_though_its_log_was_cut_back(tmp_path: Path, work: Path) -> None:
+    config = cut_from(work, 99)
+    with pytest.raises(Halted), training_record(making(tmp_path), config, work) as record:
+        record(Progress(2, 6, checkpointed=True))
+        assert health_tags(tmp_path) == {HEALTH_TAG: "healthy"}
+        record(told(config, 4))
+        raise Halted("halted at step 4")
+    assert health_tags(tmp_path) == {HEALTH_TAG: "open: truncation", "grpo.alarm.truncation": "step 4: it is cut"}
+    (run,) = runs(tmp_path)
+    assert run.info.status == "FAILED"
+
+
+def test_a_log_that_was_left_half_written_does_not_hide_why_a_training_stopped(tmp_path: Path, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(Interrupted), training_record(making(tmp_path), lifecycle_config(), work) as record:
+        record(Progress(6, 6, checkpointed=True))
+        (work / "metrics.jsonl").write_text('{"step": 1, "lo', encoding="utf-8")
+        raise Interrupted(6)
+    assert capsys.readouterr().err.startswith("warning: ")
+    (run,) = runs(tmp_path)
+    assert run.info.status == "KILLED"
+
+
+def test_a_finished_training_has_the_alarms_that_it_wrote_down_and_those_of_the_clock(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(lifecycle_config(), health=replace(DEAF, patience=1, max_truncated_fraction=0.0))
+    monkeypatch.setattr("tests.pipelines.test_run_record.lifecycle_config", lambda: config)
+    run = train(paths)
+    found = json.loads(paths.alarms.read_text())["alarms"]
+    assert [alarm["condition"] for alarm in found] == ["truncation"]
+    assert run.data.tags[HEALTH_TAG] == "open: truncation"
+    assert run.data.tags["grpo.alarm.truncation"] == f"step 1: {found[0]['message']}"
+    assert "data/health/default/alarms.json" in find_run(paths.root, "default").records["grpo_checkpoint"]["outs"]
 
 
 @pytest.mark.parametrize("noun", ["grpo_checkpoint", "heldout_eval", "blind_review_set"])

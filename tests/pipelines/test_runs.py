@@ -24,6 +24,8 @@ from tests.pipelines.toy_project import NUMBERS, dvc, edit, make_project
 POLICY = "data/grpo_checkpoint/default"
 ROLLOUTS = "data/rollout_batches/default/rollouts.parquet"
 SUMMARY = "data/heldout_eval/default/summary.json"
+OF_A_RUN = tuple(noun for noun in NOUNS if noun != "comparison_report")
+"""What one run is made of: the comparison is of all experiments."""
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +50,9 @@ def root(twice: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_experiment_is_what_its_folder_holds_now_with_all_that_it_came_from(root: Path) -> None:
     run = find_run(root, "default")
     lock = read_lock(root)
-    assert tuple(run.records) == NOUNS
-    assert {noun: record["outs"] for noun, record in run.records.items()} == {target.partition("@")[0]: entry.outs for target, entry in lock.items()}
+    assert tuple(run.records) == OF_A_RUN
+    made = {target.partition("@")[0]: entry.outs for target, entry in lock.items() if target != "comparison_report"}
+    assert {noun: record["outs"] for noun, record in run.records.items()} == made
     assert (run.experiment, run.mlflow_run_id) == ("default", None)
     assert run.run_key == json.loads((root / POLICY / "manifest.json").read_bytes())["run_key"]
     assert run.label() == f"default ({run.run_key[:8]})"
@@ -59,8 +62,8 @@ def test_a_copy_of_an_earlier_checkpoint_is_the_earlier_run_and_its_files_come_f
     copy = (root / "old").rename(tmp_path / "anywhere")
     now, old = find_run(root, "default"), find_run(root, str(copy))
     assert old.run_key != now.run_key
-    assert tuple(old.records) == NOUNS
-    assert {noun for noun in NOUNS if old.records[noun]["outs"] == now.records[noun]["outs"]} == {"prompts", "sft_checkpoint", "reference_checkpoint"}
+    assert tuple(old.records) == OF_A_RUN
+    assert {noun for noun in OF_A_RUN if old.records[noun]["outs"] == now.records[noun]["outs"]} == {"prompts", "sft_checkpoint", "reference_checkpoint"}
     assert old.file(f"{POLICY}/weights").read_bytes() == (copy / "weights").read_bytes() != (root / POLICY / "weights").read_bytes()
     assert old.file(ROLLOUTS).is_relative_to(root / ".dvc" / "cache")
     assert '"group_size": 8' in old.file("data/run_config/default/grpo.json").read_text(encoding="utf-8")

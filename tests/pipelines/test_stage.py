@@ -18,6 +18,7 @@ from dagster_pipes import DAGSTER_PIPES_CONTEXT_ENV_VAR, DAGSTER_PIPES_MESSAGES_
 from assets.contracts import ContractError
 from assets.page import Progress
 from assets.paths import Paths
+from grpo_core.config import SECTIONS, SHARED_SECTIONS
 from pipelines.environment import environment
 from pipelines.lock import file_md5
 from pipelines.outlook import TOLD
@@ -51,8 +52,8 @@ def test_run_config_writes_a_file_a_section(checkout: Path) -> None:
     result = stage(checkout, "run_config")
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(contents(checkout / "data")) == sorted(
-        [f"run_config/{name}.json" for name in ("model", "prompts", "sft")]
-        + [f"run_config/default/{name}.json" for name in ("rollout", "rewards", "reward_options", "scoring", "grpo", "heldout_eval", "blind_review_set")]
+        [f"run_config/{name}.json" for name in SHARED_SECTIONS]
+        + [f"run_config/default/{name}.json" for name in SECTIONS if name not in SHARED_SECTIONS]
     )
     assert json.loads((checkout / "data/run_config/default/grpo.json").read_bytes())["group_size"] == load_params(checkout)["grpo"]["group_size"]
 

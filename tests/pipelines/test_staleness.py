@@ -1,5 +1,6 @@
 """An edit makes exactly the stages that read it stale, and says which key."""
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,30 @@ def test_an_experiment_that_never_ran_is_out_of_sync_and_the_others_are_not(para
     edit(params, "params.yaml", "\n  default: {}", "\n  default: {}\n  small: {grpo: {group_size: 4}}")
     assert out_of_sync(params, "grpo_checkpoint@small") == ["never run"]
     assert stale(params) == set()
+
+
+def test_experiments_that_come_and_go_make_the_comparison_stale(tmp_path: Path) -> None:
+    """DVC trains a new experiment before it compares, and nothing else of it; what is no longer declared is compared no more."""
+    root = make_project(tmp_path)
+
+    def compared() -> list[str]:
+        dvc(root, "repro", "--quiet", "comparison_report")
+        return list(json.loads((root / "data/comparison_report/report.json").read_text())["compared"])
+
+    assert compared() == ["default"]
+    assert out_of_sync(root, "comparison_report") == []
+    edit(root, "params.yaml", "\n  default: {}", "\n  default: {}\n  small: {grpo: {group_size: 4}}")
+    assert out_of_sync(root, "comparison_report") == ["experiments were added: small", "grpo_checkpoint@small: never run"]
+    assert compared() == ["default", "small"]
+    assert out_of_sync(root, "comparison_report") == []
+    assert not (root / "data/heldout_eval").exists()
+    change(root, "heldout_eval", "max_prompts", "400")
+    changed = "the configuration changed: default/heldout_eval.json, small/heldout_eval.json"
+    assert out_of_sync(root, "comparison_report") == [changed]
+    edit(root, "params.yaml", "\n  small: {grpo: {group_size: 4}}", "")
+    assert out_of_sync(root, "comparison_report")[0] == "experiments are no longer there: small"
+    assert compared() == ["default"]
+    assert out_of_sync(root, "comparison_report") == []
 
 
 def test_parameters_that_cannot_be_run_are_a_config_error(params: Path) -> None:

@@ -12,14 +12,17 @@ from dagster._core.loader import LoadingContextForTest
 
 from pipelines.definitions import build_definitions, run_job
 from pipelines.environment import environment
+from pipelines.graph import load_graph
 from pipelines.lock import read_lock
+from pipelines.stage_assets import stage_assets
 from pipelines.sync import sync
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_project
 
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 
-ASSETS = ["prompts", "sft_checkpoint", "reference_checkpoint", "rollout_batches", "rewards", "grpo_checkpoint", "heldout_eval", "blind_review_set"]
-SHARED = ASSETS[:3]
+ASSETS = ["prompts", "sft_checkpoint", "reference_checkpoint", "rollout_batches", "rewards", "grpo_checkpoint", "heldout_eval"]
+ASSETS += ["blind_review_set", "comparison_report"]
+SHARED = [*ASSETS[:3], "comparison_report"]
 
 
 @pytest.fixture
@@ -67,10 +70,15 @@ def stale_assets(root: Path, instance: dg.DagsterInstance) -> dict[str, list[str
     return found
 
 
+def in_order(reported: list[str]) -> list[str]:
+    """What was reported, the comparison first: its place among what follows GRPO is any."""
+    return sorted(reported, key=lambda name: name != "comparison_report")
+
+
 def test_shell_runs_are_reported_once_and_leave_nothing_stale(root: Path, instance: dg.DagsterInstance) -> None:
     dvc(root, "repro", "--quiet")
     reported = sync(root, instance)
-    assert reported == [*SHARED, *(f"{asset}@default" for asset in ASSETS[3:])]
+    assert in_order(reported) == ["comparison_report", *ASSETS[:3], *(f"{asset}@default" for asset in ASSETS[3:-1])]
     assert stale_assets(root, instance) == {}
     assert sync(root, instance) == []
     outs = read_lock(root)["grpo_checkpoint@default"].outs
@@ -85,7 +93,8 @@ def test_shell_runs_are_reported_once_and_leave_nothing_stale(root: Path, instan
     sensor = build_definitions(root).resolve_sensor_def("dvc_sync")
     with dg.build_sensor_context(instance=instance) as context:
         first = sensor.evaluate_tick(context)
-        assert first.skip_message == f"reported {', '.join(f'{asset}@default' for asset in ASSETS[3:])}"
+        told = str(first.skip_message).removeprefix("reported ").split(", ")
+        assert in_order(told) == ["comparison_report", *(f"{asset}@default" for asset in ASSETS[3:-1])]
     with dg.build_sensor_context(instance=instance, cursor=first.cursor) as context:
         assert sensor.evaluate_tick(context).skip_message == "dvc.lock has not changed"
     assert stale_assets(root, instance) == {}
@@ -111,6 +120,44 @@ def test_a_dagster_run_and_a_shell_run_are_the_same_results(root: Path, instance
         **{(asset, "in_sync"): True for asset in ASSETS},
         **{(asset, "contract"): True for asset in ("prompts", "rollout_batches", "rewards", "heldout_eval")},
     }
+
+
+def test_the_comparison_of_two_experiments_is_known_to_dagster_as_it_is_on_disk(root: Path, instance: dg.DagsterInstance) -> None:
+    """Made in a shell, then by a run of one experiment alone: neither leaves it stale, and neither is reported twice."""
+    edit(root, "params.yaml", "\n  default: {}", "\n  default: {}\n  small: {grpo: {group_size: 4}}")
+    assert run_job(root, "default", instance=instance).success
+    report = root / "data/comparison_report/report.json"
+    assert json.loads(report.read_text())["missing"] == ["small"]
+    assert sync(root, instance) == []
+    dvc(root, "repro", "--quiet")
+    assert json.loads(report.read_text())["missing"] == []
+    reported = sync(root, instance)
+    assert "comparison_report" in reported and "rewards@small" in reported and "rewards@default" not in reported
+    assert sync(root, instance) == []
+    assert stale_assets(root, instance) == {}
+    comparison = latest(instance, "comparison_report")
+    assert comparison.partition is None
+    assert (comparison.tags or {})["dagster/data_version"] == read_lock(root)["comparison_report"].outs["data/comparison_report/report.json"]
+    edit(root, "params.yaml", "  small: {grpo: {group_size: 4}}", "  small: {grpo: {group_size: 2}}")
+    assert run_job(root, "small", from_grpo=True, instance=instance).success
+    assert sync(root, instance) == []
+    assert stale_assets(root, instance) == {}
+
+
+def test_a_comparison_is_stale_in_dagster_while_an_experiment_is_newer(root: Path, instance: dg.DagsterInstance) -> None:
+    dvc(root, "repro", "--quiet")
+    graph = load_graph(root)
+    assert dg.materialize([stage_assets(root, graph, stage) for stage in graph.stages], selection=["comparison_report"], instance=instance).success
+    sync(root, instance)
+    assert stale_assets(root, instance) == {}, "Dagster knew of the comparison before it knew of what it was made from"
+    edit(root, "params.yaml", "\n  default: {}", "\n  default: {grpo: {group_size: 4}}")
+    dvc(root, "repro", "--quiet", "--single-item", "run_config", "grpo_checkpoint@default")
+    assert "comparison_report" in sync(root, instance)
+    assert set(stale_assets(root, instance)) == {"heldout_eval", "comparison_report"}
+    assert sync(root, instance) == []
+    dvc(root, "repro", "--quiet")
+    sync(root, instance)
+    assert stale_assets(root, instance) == {}
 
 
 def test_a_violated_contract_fails_the_run_and_is_shown_on_the_asset(root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch) -> None:

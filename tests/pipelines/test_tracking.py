@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ from pipelines.records.snapshot import Snapshot
 from pipelines.tracking import (
     CHANGED_TAG,
     EXPERIMENT_TAG,
+    HEALTH_TAG,
     RECORDS,
     RUN_KEY_TAG,
     SUPERSEDED_TAG,
@@ -211,6 +213,29 @@ def test_a_last_step_before_points_of_a_longer_run_begins_a_run_and_evaluations_
     again = reopen()
     again.replay(*files, up_to_step=10, final=True)
     assert again.run_id == shorter.run_id
+
+
+def alarm(condition: str, first_step: int, **fields: Any) -> dict[str, Any]:
+    return {"condition": condition, "first_step": first_step, "open": True, "message": f"{condition} it is", **fields}
+
+
+def health_tags(sink: MlflowSink) -> dict[str, str]:
+    return {key: value for key, value in sink.client.get_run(sink.run_id).data.tags.items() if key.startswith(("grpo.health", "grpo.alarm."))}
+
+
+def test_a_runs_alarms_are_tags_of_it_and_which_are_open_is_another(reopen: Opener) -> None:
+    sink = reopen()
+    sink.log_alarms([])
+    assert health_tags(sink) == {HEALTH_TAG: "healthy"}
+    sink.log_alarms([alarm("truncation", 3), alarm("stall", 4, open=False), alarm("early_explosion", 5), alarm("truncation", 9)])
+    assert health_tags(sink) == {
+        HEALTH_TAG: "open: early_explosion, truncation",
+        "grpo.alarm.truncation": "step 3: truncation it is",  # the first of two
+        "grpo.alarm.stall": "step 4: stall it is",
+        "grpo.alarm.early_explosion": "step 5: early_explosion it is",
+    }
+    sink.log_alarms([alarm("stall", 4, open=False)])
+    assert health_tags(sink) == {HEALTH_TAG: "healthy", "grpo.alarm.stall": "step 4: stall it is"}, "another try did not have the others"
 
 
 def test_records_are_artifacts_by_noun_and_replaced(reopen: Opener) -> None:

@@ -69,7 +69,9 @@ if "DAGSTER_PIPES_CONTEXT" in os.environ and noun != "run_config":
         pipes.report_custom_message({"kind": "progress", "step": 3, "total": 9, "checkpointed": False, "numbers": {"reward/mean": 0.25}})
 violated = []
 if noun == "run_config":
+    import shutil
     from pipelines.params import section_files
+    shutil.rmtree(root / "data/run_config", ignore_errors=True)
     for name, content in section_files(root).items():
         write(f"run_config/{name}", content.decode())
 elif noun == "prompts":
@@ -88,6 +90,7 @@ elif noun == "grpo_checkpoint":
     write(f"rewards/{experiment}/exploits.parquet", "exploits" + made)
     write(f"grpo_checkpoint/{experiment}/weights", "weights" + made)
     write(f"rollout_batches/{experiment}/select_completions.parquet", "select" + made)
+    write(f"health/{experiment}/alarms.json", json.dumps({"num_steps": 9, "num_open": 0, "alarms": []}))
     import hashlib
     from grpo_core.rewards.registry import code_hashes
     hashes = code_hashes(list(json.loads(read(f"run_config/{experiment}/rewards.json"))))
@@ -103,6 +106,10 @@ elif noun == "blind_review_set":
     made = read(f"run_config/{experiment}/blind_review_set.json", f"heldout_eval/{experiment}/completions.parquet")
     write(f"blind_review_set/{experiment}/pairs.parquet", "pairs" + made)
     write(f"blind_review_key/{experiment}/key.parquet", "key" + made)
+elif noun == "comparison_report":
+    names = sorted(path.name for path in (root / "data/run_config").iterdir() if path.is_dir())
+    made = {name: read(f"grpo_checkpoint/{name}/weights") for name in names if (root / f"data/grpo_checkpoint/{name}").is_dir()}
+    write("comparison_report/report.json", json.dumps({"compared": made, "missing": sorted(set(names) - set(made))}))
 if violated:
     sys.exit("error: " + "\\n".join(violated))
 record = making.record()

@@ -1,0 +1,50 @@
+"""Ending a run that is not well: the bad batch is kept for a person to look at, and the work folder goes back to before the trouble."""
+
+from pathlib import Path
+
+import polars as pl
+
+from grpo_core.checkpoint import unchecked_manifest, write_text
+from grpo_core.errors import Halted
+from grpo_core.health.monitor import Alarm, alarms_json
+from grpo_core.tables import write_table
+from grpo_core.work_folder import WorkFolder, checkpoints, faults, step_of
+
+WEIGHTS = "model.safetensors"
+
+
+def halted(work: WorkFolder, alarm: Alarm, rollouts: pl.DataFrame | None, rewards: pl.DataFrame | None) -> Halted:
+    """Keep the batch of the alarm's first step in `halted/`, go back to the newest whole checkpoint from before the trouble; says all of it."""
+    place = work.folder / "halted" / f"step-{alarm.first_step:06d}"
+    for name, rows in (("rollouts", rollouts), ("rewards", rewards)):
+        if rows is not None:
+            write_table(place / f"{name}.parquet", rows)
+    place.mkdir(parents=True, exist_ok=True)
+    write_text(place / "alarms.json", alarms_json([alarm], alarm.first_step))
+    chosen = last_healthy(work.folder, alarm)
+    back = _roll_back(work, chosen)
+    # A batch without rewards could not be learned from at all: accepting that would change nothing.
+    accept = f", or accept it: health.acknowledged.{alarm.condition}: <why>" if rewards is not None else ""
+    return Halted(
+        f"halted at step {alarm.first_step}, {alarm.condition}: {alarm.message}\n  what to do: {alarm.remedy} ({alarm.page})\n  {back}\n"
+        f"  the batch lies in {place}{accept}"
+    )
+
+
+def last_healthy(folder: Path, alarm: Alarm) -> Path | None:
+    """The newest whole checkpoint from before the trouble began; where none so old is kept, from before it was seen."""
+    whole = [checkpoint for checkpoint in checkpoints(folder) if not faults(folder, checkpoint)]
+    before = [checkpoint for checkpoint in whole if step_of(checkpoint) <= alarm.since] or [c for c in whole if step_of(c) < alarm.first_step]
+    return before[0] if before else None
+
+
+def _roll_back(work: WorkFolder, checkpoint: Path | None) -> str:
+    """Cut the folder back to the checkpoint (to the start without one) and say where it stands now."""
+    work.cut_back(None if checkpoint is None else unchecked_manifest(checkpoint))
+    if checkpoint is None:
+        return "no checkpoint is older than the trouble: the same command starts anew"
+    step, sha256 = step_of(checkpoint), unchecked_manifest(checkpoint)["files"][WEIGHTS]
+    return (
+        f"rolled back to the checkpoint of step {step} ({WEIGHTS} sha256 {sha256}): grpo.steps {step} makes it the result, "
+        "the same command tries again from there"
+    )

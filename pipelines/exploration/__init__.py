@@ -1,0 +1,1 @@
+"""`grpo explore`: a first look at one's data before any training."""

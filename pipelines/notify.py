@@ -1,0 +1,52 @@
+"""Tells a command or an address of the user's about every alarm. Whatever goes wrong with it is a warning: training does not wait for anybody."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+
+from assets.page import Notice
+from grpo_core.config import RunConfig
+from pipelines.console import visible
+
+LONGEST_SECONDS = 10.0
+"""A command or a server that takes longer is given up."""
+
+
+def notifier(config: RunConfig) -> Callable[[Notice], None]:
+    """Sends a notice where `health.notify` says: JSON with `text` and everything that the alarm knows."""
+    where = config.health.notify.strip()
+
+    def notify(notice: Notice) -> None:
+        body = json.dumps({"text": notice.text, **notice.facts}, default=str).encode()
+        try:
+            if where.startswith(("http://", "https://")):
+                _post(where, body)
+            else:
+                _run(where, body)
+        except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
+            print(f"warning: health.notify ({where}) could not be told: {visible(str(error).strip())}", file=sys.stderr, flush=True)
+
+    return notify if where else lambda notice: None
+
+
+def _run(command: str, body: bytes) -> None:
+    with subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0) as process:
+        try:
+            _, errors = process.communicate(body, timeout=LONGEST_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # the shell and whatever it waits for
+            raise
+    if process.returncode != 0:
+        said = errors.decode(errors="replace").strip()[-200:]
+        raise ValueError(f"it ended with status {process.returncode}" + (f": {said}" if said else ""))
+
+
+def _post(address: str, body: bytes) -> None:
+    request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"}, method="POST")
+    with urllib.request.urlopen(request, timeout=LONGEST_SECONDS) as answer:
+        answer.read()

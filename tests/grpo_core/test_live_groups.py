@@ -1,0 +1,62 @@
+"""Groups with right and wrong completions, for other numbers of completions than were drawn."""
+
+import math
+
+import pytest
+
+from grpo_core.live_groups import Live, beta_live, beta_moments, live_shares
+
+
+def chance(right: int, drawn: int, p: float) -> float:
+    return math.comb(drawn, right) * p**right * (1 - p) ** (drawn - right)
+
+
+@pytest.mark.parametrize("p", [0.0, 0.03, 0.4, 0.9, 1.0])
+def test_up_to_the_completions_there_are_the_estimate_is_unbiased(p: float) -> None:
+    for size in (2, 4, 8):
+        expected = sum(chance(c, 8, p) * live_shares([c], [8], [size])[0].share for c in range(9))
+        assert expected == pytest.approx(1 - p**size - (1 - p) ** size)
+
+
+def test_the_explored_size_gives_what_was_seen() -> None:
+    assert live_shares([0, 1, 8, 7], [8, 8, 8, 8], [8]) == (Live(8, 0.5, is_extrapolated=False),)
+
+
+def test_moments_are_unbiased() -> None:
+    """Two kinds of prompts, half each: p is 0.1 or 0.7, so its mean is 0.4 and its mean square 0.25."""
+    mean = square = 0.0
+    for p in (0.1, 0.7):
+        for c in range(9):
+            mean += chance(c, 8, p) * c / 8 / 2
+            square += chance(c, 8, p) * c * (c - 1) / 56 / 2
+    assert (mean, square) == pytest.approx((0.4, 0.25))
+    assert beta_moments([0, 8, 4, 4], [8, 8, 8, 8]) == pytest.approx((0.5, (1 + 2 * 12 / 56) / 4 - 0.25))
+    assert beta_moments([2, 2], [4, 4]) == (0.5, 0.0), "less spread than chance alone gives is none"
+    assert beta_moments([1, 0], [1, 1]) == (0.5, 0.0), "one completion a prompt says nothing of the spread"
+
+
+def test_a_uniform_chance_has_a_closed_form() -> None:
+    """The integral of 1 - p^G - (1 - p)^G over p is 1 - 2/(G + 1)."""
+    for size in (2, 8, 16):
+        assert beta_live(0.5, 1 / 12, size) == pytest.approx(1 - 2 / (size + 1))
+
+
+def test_a_beta_distribution_is_what_its_integral_says() -> None:
+    a, b, size = 1.5, 4.0, 16
+    mean = a / (a + b)
+    variance = mean * (1 - mean) / (a + b + 1)
+    scale = math.gamma(a + b) / math.gamma(a) / math.gamma(b)
+    points = [(i + 0.5) / 20000 for i in range(20000)]
+    integral = sum(scale * p ** (a - 1) * (1 - p) ** (b - 1) * (1 - p**size - (1 - p) ** size) for p in points) / len(points)
+    assert beta_live(mean, variance, size) == pytest.approx(integral, abs=1e-5)
+
+
+def test_the_ends_of_what_prompts_can_be() -> None:
+    assert beta_live(0.3, 0.0, 4) == pytest.approx(1 - 0.3**4 - 0.7**4), "all prompts equally hard"
+    assert beta_live(0.3, 0.21, 4) == 0.0, "every prompt always right or always wrong"
+    assert live_shares([], [], [4]) == ()
+
+
+def test_larger_groups_are_never_less_often_live() -> None:
+    shares = [live.share for live in live_shares([0, 1, 3, 8, 5], [8] * 5, [2, 4, 8, 16, 32])]
+    assert shares == sorted(shares)
