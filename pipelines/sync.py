@@ -13,7 +13,7 @@ from dagster._core.definitions.data_version import (  # not exported
     get_input_event_pointer_tag,
 )
 
-from pipelines.checks import CONTRACT, stage_results
+from pipelines.checks import CONTRACT, HEALTHY, TRAINED, health_results, stage_results
 from pipelines.graph import RUN_CONFIG, Graph, Target, code_version, load_graph
 from pipelines.lock import Entry, read_lock
 from pipelines.pages import OUTCOME, page
@@ -31,11 +31,13 @@ def sync(root: Path, instance: dg.DagsterInstance | None = None) -> list[str]:
     instance = instance or dg.DagsterInstance.get()
     graph, lock = load_graph(root), read_lock(root)
     reported: list[str] = []
+    judged = _last_evaluated(instance, TRAINED, HEALTHY)
     for target in graph.targets:
         if target.stage == RUN_CONFIG or target.name not in lock:
             continue
         news = [asset for asset in target.assets if _report(instance, root, graph, target, asset, lock)]
-        for result in stage_results(root, target) if news else ():
+        # The verdict on the same weights changes with the thresholds, and with what is acknowledged.
+        for result in stage_results(root, target) if news else health_results(root, target, since=judged):
             _report_check(instance, result)
         reported += [asset if target.experiment is None else f"{asset}@{target.experiment}" for asset in news]
     return reported
@@ -101,6 +103,13 @@ def _pointer(instance: dg.DagsterInstance, graph: Graph, target: Target, parent:
     partition = target.experiment if graph.is_partitioned(parent) else None
     record = instance.get_latest_data_version_record(dg.AssetKey(parent), partition_key=partition)
     return str(record.storage_id) if record else "NULL"
+
+
+def _last_evaluated(instance: dg.DagsterInstance, asset: str, check: str) -> float:
+    """When the check was evaluated last, in seconds since 1970; 0 when it never was."""
+    key = dg.AssetCheckKey(dg.AssetKey(asset), check)
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    return record.event.timestamp if record and record.event else 0.0
 
 
 def _report_check(instance: dg.DagsterInstance, result: dg.AssetCheckResult) -> None:

@@ -214,12 +214,24 @@ OUT_OF_RANGE = [
     ("health", {"window": 1}, "health.window must be at least 2"),
     ("health", {"outlier_factor": 1.0}, "health.outlier_factor must be above 1"),
     ("health", {"slow_factor": 1}, "health.slow_factor must be above 1"),
-    *(("health", {name: 0}, f"health.{name} must be above 0")
-      for name in ("max_kl", "max_policy_kl", "max_grad_norm", "max_sampler_gap", "max_length_growth")),
-    *(("health", {name: value}, f"health.{name} must lie between 0 and 1")
-      for name in ("max_alike_fraction", "sparse_fraction", "max_repeated_prompts", "min_distinct_fraction", "max_truncated_fraction", "reward_drop",
-                   "accuracy_drop", "length_paid", "max_repetition", "max_error_fraction", "max_invalid_fraction")
-      for value in (-0.01, 1.01)),
+    *(("health", {name: 0}, f"health.{name} must be above 0") for name in ("max_kl", "max_policy_kl", "max_grad_norm", "max_sampler_gap", "max_length_growth")),
+    *(
+        ("health", {name: value}, f"health.{name} must lie between 0 and 1")
+        for name in (
+            "max_alike_fraction",
+            "sparse_fraction",
+            "max_repeated_prompts",
+            "min_distinct_fraction",
+            "max_truncated_fraction",
+            "reward_drop",
+            "accuracy_drop",
+            "length_paid",
+            "max_repetition",
+            "max_error_fraction",
+            "max_invalid_fraction",
+        )
+        for value in (-0.01, 1.01)
+    ),
     ("health", {"actions": {"entropy_colapse": "warn"}}, "health.actions must name a condition: did you mean 'entropy_collapse'?, got 'entropy_colapse'"),
     ("health", {"acknowledged": {"truncatoin": "so be it"}}, "health.acknowledged must name a condition: did you mean 'truncation'?, got 'truncatoin'"),
     ("health", {"actions": {"zzz": "warn"}}, f"health.actions must name a condition: valid keys: {', '.join(sorted(CONDITIONS))}, got 'zzz'"),

@@ -32,7 +32,9 @@ from grpo_core.token_batch import token_batch
 METRIC, OTHER = "exact_answer", "answer_format"
 
 
-def batch(tokens: Sequence[Sequence[int]], *, size: int, prompts: Sequence[str] | None = None, logprobs: Sequence[Sequence[float]] | None = None) -> RolloutBatch:
+def batch(
+    tokens: Sequence[Sequence[int]], *, size: int, prompts: Sequence[str] | None = None, logprobs: Sequence[Sequence[float]] | None = None
+) -> RolloutBatch:
     """Groups of `size` completions with these tokens; those of odd length were cut off."""
     drawn = logprobs or [[-1.0] * len(ids) for ids in tokens]
     completions = [Completion(list(ids), list(said), "length" if len(ids) % 2 else "eos") for ids, said in zip(tokens, drawn, strict=True)]
@@ -242,9 +244,7 @@ def test_a_metric_that_is_no_reward_counts_nothing() -> None:
 
 
 def statistics(**values: float) -> StepStatistics:
-    usual = dict.fromkeys(
-        ("loss", "policy_loss", "kl_loss", "grad_norm", "entropy", "clip_fraction", "max_ratio", "logprob_gap", "mean_gap", "policy_kl"), 0.0
-    )
+    usual = dict.fromkeys(("loss", "policy_loss", "kl_loss", "grad_norm", "entropy", "clip_fraction", "max_ratio", "logprob_gap", "mean_gap", "policy_kl"), 0.0)
     return StepStatistics(**{**usual, "effective_sample_fraction": 1.0, **values})
 
 

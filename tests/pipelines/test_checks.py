@@ -74,14 +74,12 @@ def training(root: Path, alarms: Sequence[Mapping[str, Any]] | None) -> Target:
         ([WARNING, {**GRAVE, "open": False}], False, "WARN", "truncation since step 3: a<b>"),
     ],
 )
-def test_an_open_alarm_fails_the_check_of_health(
-    alarms: list[dict[str, Any]], passed: bool, severity: str, description: str | None, tmp_path: Path
-) -> None:
+def test_an_open_alarm_fails_the_check_of_health(alarms: list[dict[str, Any]], passed: bool, severity: str, description: str | None, tmp_path: Path) -> None:
     (result,) = health_results(tmp_path, training(tmp_path, alarms))
     assert (result.check_name, result.asset_key, result.passed) == ("healthy", dg.AssetKey("grpo_checkpoint"), passed)
     assert (result.severity, result.description) == (dg.AssetCheckSeverity[severity], description)
     assert (result.metadata["alarms"].value, result.metadata["open"].value) == (len(alarms), sum(one["open"] for one in alarms))
-    seen = result.metadata["what was seen"].value
+    seen = str(result.metadata["what was seen"].value)
     assert seen == "no alarm" if not alarms else all(one["condition"] in seen.replace("\\", "") for one in alarms)
     assert "<b>" not in seen, "what a rule says is no markup"
 

@@ -81,7 +81,7 @@ def test_what_a_dead_run_left_at_work_is_stopped(root: Path, instance: dg.Dagste
     killed.kill()
     killed.communicate()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipelines.dead_runs.LEFTOVER_SECONDS", 0.2)
+        patch.setattr("pipelines.dead_runs.LEFTOVER_SECONDS", 1.0)
         assert release_dead_runs(instance, POOL) == [holder]
     assert (left.wait(timeout=5), other.poll()) == (-signal.SIGTERM, None)
     other.kill()

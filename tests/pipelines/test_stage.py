@@ -52,8 +52,7 @@ def test_run_config_writes_a_file_a_section(checkout: Path) -> None:
     result = stage(checkout, "run_config")
     assert (result.returncode, result.stderr) == (0, "")
     assert sorted(contents(checkout / "data")) == sorted(
-        [f"run_config/{name}.json" for name in SHARED_SECTIONS]
-        + [f"run_config/default/{name}.json" for name in SECTIONS if name not in SHARED_SECTIONS]
+        [f"run_config/{name}.json" for name in SHARED_SECTIONS] + [f"run_config/default/{name}.json" for name in SECTIONS if name not in SHARED_SECTIONS]
     )
     assert json.loads((checkout / "data/run_config/default/grpo.json").read_bytes())["group_size"] == load_params(checkout)["grpo"]["group_size"]
 

@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WAR
 ASSETS = ["prompts", "sft_checkpoint", "reference_checkpoint", "rollout_batches", "rewards", "grpo_checkpoint", "heldout_eval"]
 ASSETS += ["blind_review_set", "comparison_report"]
 SHARED = [*ASSETS[:3], "comparison_report"]
+CHECKS = ("contract", "healthy", "in_sync")
 
 
 @pytest.fixture
@@ -56,6 +57,12 @@ def evaluation(instance: dg.DagsterInstance, asset: str, check: str) -> dg.Asset
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     event = record.event.dagster_event if record and record.event else None
     return event.asset_check_evaluation_data if event and event.event_type is dg.DagsterEventType.ASSET_CHECK_EVALUATION else None
+
+
+def evaluations(instance: dg.DagsterInstance) -> int:
+    """How often the check of health was evaluated."""
+    key = dg.AssetCheckKey(dg.AssetKey("grpo_checkpoint"), "healthy")
+    return len(instance.event_log_storage.get_asset_check_execution_history(key, limit=99))
 
 
 def stale_assets(root: Path, instance: dg.DagsterInstance) -> dict[str, list[str]]:
@@ -115,11 +122,43 @@ def test_a_dagster_run_and_a_shell_run_are_the_same_results(root: Path, instance
     assert "── sft_checkpoint\n" in shown
     assert "   sft_checkpoint: made (" in shown
     assert "warning" not in shown.lower()
-    checks = {(asset, name): found.passed for asset in ASSETS for name in ("contract", "in_sync") if (found := evaluation(instance, asset, name))}
+    checks = {(asset, name): found.passed for asset in ASSETS for name in CHECKS if (found := evaluation(instance, asset, name))}
     assert checks == {
         **{(asset, "in_sync"): True for asset in ASSETS},
         **{(asset, "contract"): True for asset in ("prompts", "rollout_batches", "rewards", "heldout_eval")},
+        ("grpo_checkpoint", "healthy"): True,
     }
+
+
+@pytest.mark.parametrize("by", ["Dagster", "a shell"])
+def test_an_open_alarm_fails_its_check_and_keeps_nobody_from_the_evaluation(
+    by: str, root: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> None:
+        if by == "Dagster":
+            assert run_job(root, "default", instance=instance).success
+        else:
+            dvc(root, "repro", "--quiet")
+            sync(root, instance)
+
+    monkeypatch.setenv("TOY_GRPO_CHECKPOINT", "alarm")
+    make()
+    assert latest(instance, "heldout_eval").partition == "default"
+    found = evaluation(instance, "grpo_checkpoint", "healthy")
+    assert found is not None
+    assert (found.passed, found.severity, found.blocking) == (False, dg.AssetCheckSeverity.ERROR, False)
+    assert found.description == "early_explosion since step 3: it exploded"
+    contract = evaluation(instance, "rewards", "contract")
+    assert contract is not None and contract.blocking
+
+    monkeypatch.delenv("TOY_GRPO_CHECKPOINT")
+    edit(root, "params.yaml", "\n  default: {}", "\n  default: {health: {acknowledged: {early_explosion: a test}}}")
+    make()
+    found = evaluation(instance, "grpo_checkpoint", "healthy")
+    assert found is not None and found.passed, "the same weights under another verdict"
+    told = instance.fetch_materializations(dg.AssetKey("grpo_checkpoint"), limit=99).records, evaluations(instance)
+    assert sync(root, instance) == []
+    assert (instance.fetch_materializations(dg.AssetKey("grpo_checkpoint"), limit=99).records, evaluations(instance)) == told, "nothing is told twice"
 
 
 def test_the_comparison_of_two_experiments_is_known_to_dagster_as_it_is_on_disk(root: Path, instance: dg.DagsterInstance) -> None:

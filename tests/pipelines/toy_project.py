@@ -90,7 +90,9 @@ elif noun == "grpo_checkpoint":
     write(f"rewards/{experiment}/exploits.parquet", "exploits" + made)
     write(f"grpo_checkpoint/{experiment}/weights", "weights" + made)
     write(f"rollout_batches/{experiment}/select_completions.parquet", "select" + made)
-    write(f"health/{experiment}/alarms.json", json.dumps({"num_steps": 9, "num_open": 0, "alarms": []}))
+    said = {"condition": "early_explosion", "severity": "alarm", "first_step": 3, "last_step": 9, "open": True, "message": "it exploded", "remedy": "do less"}
+    alarms = [said] if behaviour == "alarm" else []
+    write(f"health/{experiment}/alarms.json", json.dumps({"num_steps": 9, "num_open": len(alarms), "alarms": alarms}))
     import hashlib
     from grpo_core.rewards.registry import code_hashes
     hashes = code_hashes(list(json.loads(read(f"run_config/{experiment}/rewards.json"))))

@@ -49,7 +49,7 @@ def test_the_page_speaks_of_every_setting() -> None:
 
 @pytest.mark.parametrize("name", CONDITIONS)
 def test_a_remedy_names_settings_that_there_are(name: str) -> None:
-    sections = {f.name: {g.name for g in fields(f.default_factory)} for f in fields(RunConfig) if hasattr(f.default_factory, "__dataclass_fields__")}  # type: ignore[arg-type, type-var]  # sections are classes
+    sections = {f.name: {g.name for g in fields(f.default_factory)} for f in fields(RunConfig) if hasattr(f.default_factory, "__dataclass_fields__")}  # type: ignore[arg-type]  # sections are classes
     named = re.findall(rf"\b({'|'.join(sections)})\.(\w+)", CONDITIONS[name].remedy)
     assert [(section, key) for section, key in named if key not in sections[section]] == []
     for path in re.findall(r"docs/\w+\.md", CONDITIONS[name].remedy):

@@ -82,9 +82,7 @@ def accepted(given: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[dic
     return content(files), alarms
 
 
-def test_a_run_that_halts_stands_at_the_checkpoint_from_before_the_trouble(
-    given: Path, accepted: tuple[dict[str, bytes], list[Alarm]], tmp_path: Path
-) -> None:
+def test_a_run_that_halts_stands_at_the_checkpoint_from_before_the_trouble(given: Path, accepted: tuple[dict[str, bytes], list[Alarm]], tmp_path: Path) -> None:
     files = own_folder(tmp_path, given)
     said, (alarm,) = halt(files, drifting())
     step = alarm.first_step

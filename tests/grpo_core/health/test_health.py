@@ -27,8 +27,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def watched() -> RunConfig:
-    """A run whose gradient and truncation go up and down about their thresholds: alarms open, go on, close and come again."""
-    wavering = replace(DEAF, patience=1, max_grad_norm=2.0, max_truncated_fraction=0.8, slow_factor=1 + 1e-9)
+    """A run whose gradient, truncation and KL waver about their thresholds: alarms open, go on, close and come again."""
+    wavering = replace(DEAF, patience=1, window=2, max_grad_norm=8.0, max_kl=0.2, max_truncated_fraction=0.8, slow_factor=1 + 1e-9)
     return replace(tiny_config(), health=wavering)
 
 

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -222,7 +223,7 @@ def test_an_open_alarm_that_holds_is_never_raised_beside_itself() -> None:
         made = diagnose(chance_lines(40, seed), watching())
         for name in RULES:
             own = [alarm for alarm in made.alarms if alarm.condition == name]
-            assert all(later.first_step > earlier.last_step + SETTINGS.patience for earlier, later in zip(own, own[1:], strict=False))
+            assert all(later.first_step > earlier.last_step + SETTINGS.patience for earlier, later in pairwise(own))
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.name)

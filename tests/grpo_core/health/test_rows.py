@@ -30,7 +30,8 @@ def tables(texts: list[str] | None = None) -> tuple[pl.DataFrame, pl.DataFrame]:
         "completion_index": [row % SIZE for row in range(count)],
     }  # fmt: skip
     drawn = keys | {
-        "prompt_token_ids": [[1]] * count, "token_ids": [[5]] * count, "sampling_logprobs": [[-0.5]] * count, "text": texts or [f"text {row}" for row in range(count)],
+        "prompt_token_ids": [[1]] * count, "token_ids": [[5]] * count, "sampling_logprobs": [[-0.5]] * count,
+        "text": texts or [f"text {row}" for row in range(count)],
         "raw_text": [""] * count, "length": LENGTHS, "finish_reason": ["eos"] * count, "policy_digest": ["d"] * count,
     }  # fmt: skip
     earned = keys | {"reward": REWARDS, "advantage": ADVANTAGES, "status": STATUSES, "reason": [None] * count}

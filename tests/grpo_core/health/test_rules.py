@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,8 @@ def without_step_zero(condition: str, columns: Columns) -> Found | None:
 def test_a_rule_holds_beyond_its_threshold_and_not_at_it(trouble: Trouble) -> None:
     assert found(trouble.condition, trouble.columns(trouble.well)) is None
     assert found(trouble.condition, trouble.columns(trouble.ill)) is not None
-    assert found(trouble.condition, trouble.columns(trouble.ill), settings=replace(SETTINGS, **{trouble.threshold: trouble.lenient})) is None
+    lenient: dict[str, Any] = {trouble.threshold: trouble.lenient}
+    assert found(trouble.condition, trouble.columns(trouble.ill), settings=replace(SETTINGS, **lenient)) is None
 
 
 @pytest.mark.parametrize("trouble", TROUBLES, ids=lambda trouble: trouble.name)
@@ -155,7 +157,7 @@ def test_what_wavers_must_hold_for_as_long_as_patience_asks(columns: dict[str, f
     held = [found(condition, {name: [value] * steps for name, value in columns.items()}, settings=settings) is not None for steps in range(1, 6)]
     assert held[: enough - 1] == [False] * (enough - 1)
     assert held[enough - 1]
-    interrupted = {name: [value] * (enough - 1) + [None, value] for name, value in columns.items()}
+    interrupted: dict[str, list[float | None]] = {name: [*[value] * (enough - 1), None, value] for name, value in columns.items()}
     assert enough == 1 or found(condition, interrupted, settings=settings) is None, "a step without it breaks the row"
 
 
