@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.grpo_checkpoint import read_alarms
 from grpo_core.config import ConfigError
 from pipelines.graph import Graph, Target
 from pipelines.pages import escaped, markdown_table
@@ -76,7 +77,7 @@ def health_results(root: Path, target: Target, *, since: float = 0.0) -> Iterato
     path = root / (alarms_of(target) or "")
     if not path.is_file() or path.stat().st_mtime < since:
         return
-    alarms = json.loads(path.read_text(encoding="utf-8"))["alarms"]
+    alarms = read_alarms(path)
     is_open = [alarm for alarm in alarms if alarm["open"]]
     grave = any(alarm["severity"] == "alarm" for alarm in is_open)
     rows = [{name: alarm[name] for name in ("condition", "severity", "first_step", "last_step", "open", "message", "remedy")} for alarm in alarms]
