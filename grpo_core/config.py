@@ -371,7 +371,7 @@ class GrpoConfig:
     eval_every: int = 10
     """Steps between evaluations on the `select` split; 0 never evaluates in training."""
     select_metric: str = "exact_answer"
-    """Reward function whose value of 1 counts as correct on the `select` split."""
+    """Reward function whose value of 1 counts as correct on the `select` split, and in training where it is one of the rewards."""
     select_max_prompts: int = 128
     """Most `select` prompts evaluated during training (chosen by hash, so always the same ones)."""
     checkpoint_every: int = 10
@@ -477,7 +477,7 @@ class GrpoConfig:
         if self.beta == 0 and self.kl_control == "fixed":
             require_default("grpo", self, "grpo.beta is 0", "kl_estimator")
         if self.eval_every == 0:
-            require_default("grpo", self, "grpo.eval_every is 0", "select_metric", "select_max_prompts")
+            require_default("grpo", self, "grpo.eval_every is 0", "select_max_prompts")
 
     def _check_cloning(self) -> None:
         """The cloning term has demonstrations and an end, or none of its keys is set."""

@@ -43,12 +43,13 @@ def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[st
 def spread_metrics(rewards: Sequence[float], full_marks: float) -> dict[str, float]:
     """Extremes of raw rewards (advantages are bounded and hide them), the share at the lowest, and how far the extremes lie outside of the middle 90 %.
 
-    `reward/outlier` counts that distance in widths of the middle 90 % (full marks where that is wider).
+    `reward/outlier` counts that distance in widths of the middle 90 % (full marks where that is wider); of fewer than 20 rewards
+    the middle is all but the two extremes.
     """
     if not rewards:
         return {}
     ordered = sorted(rewards)
-    tail = len(ordered) // 20
+    tail = min(max(len(ordered) // 20, 1), (len(ordered) - 1) // 2)
     low, high = ordered[tail], ordered[-1 - tail]
     outside = max(ordered[-1] - high, low - ordered[0])
     return {

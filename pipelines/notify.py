@@ -28,10 +28,19 @@ def notifier(config: RunConfig) -> Callable[[Notice], None]:
                 _post(where, body)
             else:
                 _run(where, body)
-        except (OSError, ValueError, HTTPException, subprocess.SubprocessError) as error:
-            print(f"warning: health.notify ({where}) could not be told: {visible(str(error).strip())}", file=sys.stderr, flush=True)
+        except (OSError, ValueError, HTTPException) as error:
+            print(f"warning: health.notify ({_shown(where)}) could not be told: {visible(str(error).strip())}", file=sys.stderr, flush=True)
 
     return notify if where else lambda notice: None
+
+
+def _shown(where: str) -> str:
+    """As much as tells which it is: the rest of an address, or of a command, often holds a secret."""
+    if where.startswith(("http://", "https://")):
+        scheme, _, rest = where.partition("://")
+        return f"{scheme}://{rest.split('/')[0].rpartition('@')[2]}/..."
+    name, *more = where.split(maxsplit=1)
+    return f"{name} ..." if more else name
 
 
 def _run(command: str, body: bytes) -> None:
@@ -40,7 +49,7 @@ def _run(command: str, body: bytes) -> None:
             _, errors = process.communicate(body, timeout=LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the shell and whatever it waits for
-            raise
+            raise ValueError(f"it timed out after {LONGEST_SECONDS:g} seconds") from None
     if process.returncode != 0:
         said = errors.decode(errors="replace").strip()[-200:]
         raise ValueError(f"it ended with status {process.returncode}" + (f": {said}" if said else ""))

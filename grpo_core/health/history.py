@@ -10,10 +10,14 @@ class History:
 
     steps: list[int] = field(default_factory=list)
     metrics: list[Mapping[str, float]] = field(default_factory=list)
+    _columns: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    _means: dict[tuple[str, int], list[float]] = field(default_factory=dict)
 
     def append(self, step: int, metrics: Mapping[str, float]) -> None:
         self.steps.append(step)
         self.metrics.append(metrics)
+        for name, value in metrics.items():
+            self._columns.setdefault(name, []).append((step, value))
 
     @property
     def step(self) -> int:
@@ -33,9 +37,16 @@ class History:
         stop = len(self.metrics) - ending
         return [metrics[name] for metrics in self.metrics[max(0, stop - count) : max(0, stop)] if name in metrics]
 
-    def series(self, name: str) -> list[tuple[int, float]]:
+    def series(self, name: str) -> Sequence[tuple[int, float]]:
         """(step, value) wherever the metric is."""
-        return [(step, metrics[name]) for step, metrics in zip(self.steps, self.metrics, strict=True) if name in metrics]
+        return self._columns.get(name, ())
+
+    def window_means(self, name: str, window: int) -> Sequence[float]:
+        """The metric's mean over every `window` successive values, oldest first; each is worked out once."""
+        means, values = self._means.setdefault((name, window), []), self.series(name)
+        for start in range(len(means), len(values) - window + 1):
+            means.append(mean([value for _, value in values[start : start + window]]))
+        return means
 
     def held(self, count: int, name: str, *, above: float) -> bool:
         """Whether the metric was above this at each of the `count` newest steps."""

@@ -144,10 +144,11 @@ def diagnose(lines: Iterable[Mapping[str, float]], monitor: Monitor) -> Monitor:
 
 
 def changes_steps(config: RunConfig) -> dict[str, Any]:
-    """What of the `health` section changes a step: nothing unless an adjustment is asked for, then all but who is told."""
+    """What of the `health` section changes a step: the conditions that adjust and, where there are any, when they are seen."""
     settings = config.health
-    adjusts = any(action == "adjust" and name not in settings.acknowledged for name, action in settings.actions.items())
-    return {name: value for name, value in section_values(config, "health").items() if name != "notify"} if adjusts else {}
+    adjusting = {name: action for name, action in sorted(settings.actions.items()) if action == "adjust" and name not in settings.acknowledged}
+    thresholds = {name: value for name, value in section_values(config, "health").items() if name not in ("actions", "acknowledged", "notify")}
+    return {"actions": adjusting, **thresholds} if adjusting else {}
 
 
 def alarms_json(alarms: Sequence[Alarm], num_steps: int) -> str:

@@ -211,11 +211,10 @@ def slow_reward(history: History, settings: HealthConfig, facts: Facts) -> Found
 
 def stall(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
     """Read from timings: the step as a whole, without scoring and evaluation."""
-    own = [_own_seconds(timings) for timings in history.metrics if "seconds" in timings]
-    usual = own[-1 - settings.window : -1]
-    if len(usual) < 2 or own[-1] < MIN_SLOW_SECONDS or own[-1] <= settings.slow_factor * median(usual):
+    *usual, own = [_own_seconds(timings) for timings in history.metrics[-1 - settings.window :] if "seconds" in timings] or [0.0]
+    if len(usual) < 2 or own < MIN_SLOW_SECONDS or own <= settings.slow_factor * median(usual):
         return None
-    message = f"a step took {own[-1]:.2f} s without scoring, {median(usual):.2f} s is usual here (health.slow_factor {settings.slow_factor:g})"
+    message = f"a step took {own:.2f} s without scoring, {median(usual):.2f} s is usual here (health.slow_factor {settings.slow_factor:g})"
     return Found(message, _evidence(history, "seconds", "tokens_per_second"))
 
 
@@ -320,12 +319,11 @@ def _reward_without_accuracy(history: History, settings: HealthConfig, facts: Fa
 
 
 def _fell_from_its_best(history: History, settings: HealthConfig, facts: Facts) -> str | None:
-    rewards = [value for _, value in history.series("reward/mean")]
-    window = settings.window
-    means = [mean(rewards[start : start + window]) for start in range(len(rewards) - window + 1)]
-    if len(means) < 2 or max(means) - means[-1] <= settings.reward_drop * facts.full_marks:
+    means = history.window_means("reward/mean", settings.window)
+    if not means or max(means) - means[-1] <= settings.reward_drop * facts.full_marks:
         return None
-    return f"the mean reward of {window} steps fell from {max(means):.3f} to {means[-1]:.3f} (health.reward_drop {settings.reward_drop:g} of full marks)"
+    fell = f"the mean reward of {settings.window} steps fell from {max(means):.3f} to {means[-1]:.3f}"
+    return f"{fell} (health.reward_drop {settings.reward_drop:g} of full marks)"
 
 
 def _repeats_itself(history: History, settings: HealthConfig) -> str | None:

@@ -288,7 +288,6 @@ IDLE: list[tuple[str, str, Any, dict[str, Any], str]] = [
     ("grpo", "aggregation_length", 20, {}, "aggregation=constant"),
     ("grpo", "aggregation_length", 20, {"loss": "dapo"}, "loss=dr_grpo"),
     ("grpo", "aggregation_length", 20, {"loss": "dr_grpo", "aggregation": "token_mean"}, "loss=dr_grpo"),
-    ("grpo", "select_metric", "number_answer", {"eval_every": 0}, "eval_every=5"),
     ("grpo", "select_max_prompts", 5, {"eval_every": 0}, "eval_every=5"),
 ]  # fmt: skip
 """Section, key, a value of it, what leaves the key without effect, and what gives it one (nothing more where that is empty)."""

@@ -31,7 +31,7 @@ def test_the_last_values_are_those_of_so_many_steps(count: int, ending: int, exp
 
 def test_a_series_knows_its_steps() -> None:
     assert KL.series("kl") == [(1, 1.0), (2, 2.0), (4, 4.0)]
-    assert KL.series("none") == []
+    assert list(KL.series("none")) == []
     assert history({"kl": 1.0}, {"kl": 2.0}, first=7).series("kl") == [(7, 1.0), (8, 2.0)]
 
 
@@ -55,3 +55,12 @@ def test_mean_and_median() -> None:
     assert mean([1.0, 2.0, 6.0]) == 3.0
     assert median([9.0, 1.0, 2.0]) == 2.0
     assert median([9.0, 1.0, 2.0, 4.0]) == 2.0, "the lower one of two"
+
+
+def test_the_means_of_windows_grow_with_the_log() -> None:
+    history = History()
+    for step, reward in enumerate([1.0, 3.0, 8.0, 1.0]):
+        history.append(step, {"reward": reward} if step != 1 else {})
+        assert list(history.window_means("reward", 2)) == [[], [], [4.5], [4.5, 4.5]][step]
+    assert list(history.window_means("reward", 3)) == [10 / 3]
+    assert list(history.window_means("none", 2)) == []

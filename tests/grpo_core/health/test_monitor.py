@@ -285,5 +285,7 @@ def test_only_an_adjustment_changes_what_a_run_computes() -> None:
     assert changes_steps(health(**adjusts, acknowledged={condition: "an accepted alarm does not act"})) == {}
     changed = changes_steps(health(**adjusts))
     assert changed["actions"] == {condition: "adjust"}
-    assert changes_steps(health(**adjusts, notify="true")) == changed, "who is told changes no step"
+    for unread in ({"notify": "true"}, {"acknowledged": {ADJUSTABLE[1]: "no adjustment of it is asked for"}}):
+        assert changes_steps(health(**adjusts, **unread)) == changed
+    assert changes_steps(health(actions={condition: "adjust", ADJUSTABLE[1]: "halt"})) == changed
     assert changes_steps(health(**adjusts, patience=7)) == {**changed, "patience": 7}, "when it acts does"
