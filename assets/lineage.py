@@ -10,7 +10,8 @@ from typing import Any
 
 import polars as pl
 
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig
+from grpo_core.params import section_values
 
 Record = Mapping[str, Any]
 """How one stage's outputs were made."""

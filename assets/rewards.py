@@ -10,7 +10,8 @@ from assets.contracts import Expectation, Outcome, Validation, fact, validate
 from assets.page import Chart, Metadata, Table
 from assets.paths import Paths
 from assets.rollout_batches import KEYS
-from grpo_core.config import ScoringConfig, parse_section
+from grpo_core.config import ScoringConfig
+from grpo_core.params import parse_section
 from grpo_core.rewards.outcomes import STATUSES
 
 SHOWN = ("step", "prompt_id", "prompt", "answer", "text", "reward", "advantage", "length")

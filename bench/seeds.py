@@ -19,7 +19,8 @@ from assets import grpo_checkpoint, heldout_eval, prompts, reference_checkpoint,
 from assets.charts import learning_curves
 from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, RunConfig
+from grpo_core.params import section_values
 from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT, experiments
 

@@ -19,7 +19,8 @@ from assets import grpo_checkpoint, heldout_eval, prompts, reference_checkpoint,
 from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from bench.seeds import version
-from grpo_core.config import RunConfig, resolve_experiments
+from grpo_core.config import RunConfig
+from grpo_core.params import resolve_experiments
 from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT
 

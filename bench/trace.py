@@ -24,7 +24,8 @@ import numpy as np
 import polars as pl
 
 from assets.paths import SHARED, Paths
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, GrpoConfig, RunConfig, section_values
+from grpo_core.config import SECTIONS, SHARED_SECTIONS, GrpoConfig, RunConfig
+from grpo_core.params import section_values
 from grpo_core.prompts import make_prompts
 from grpo_core.tables import ROLLOUT_SCHEMA, no_answers, write_table
 from pipelines.params import ROOT, json_bytes

@@ -13,7 +13,8 @@ from transformers.utils.hub import cached_file, extract_commit_hash
 
 from grpo_core.addition import addition_tokenizer
 from grpo_core.checkpoint import file_sha256
-from grpo_core.config import ConfigError, ModelConfig
+from grpo_core.config import ModelConfig
+from grpo_core.requirements import ConfigError
 from grpo_core.tokenization import eos_ids, load_tokenizer
 
 NUMERICAL = ("torch", "transformers", "tokenizers", "numpy", "safetensors")

@@ -4,8 +4,8 @@ import json
 import re
 from typing import Any
 
-from grpo_core.config import nearest
 from grpo_core.prompt_files import PromptFile, PromptsError, place, shown
+from grpo_core.requirements import nearest
 
 SPLITS = ("sft", "train", "select", "heldout")
 OTHER_NAMES = {"test": "heldout", "eval": "heldout", "validation": "select", "valid": "select", "val": "select", "dev": "select", "training": "train"}

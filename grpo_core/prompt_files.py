@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from grpo_core.config import nearest
+from grpo_core.requirements import nearest
 
 MAX_SHOWN = 5
 """Offending rows that an error message shows; it counts the rest."""

@@ -15,12 +15,13 @@ import polars as pl
 import torch
 
 from grpo_core.checkpoint import BrokenFolder, file_sha256, folder_digest, read_manifest
-from grpo_core.config import RunConfig, parse_sections
+from grpo_core.config import RunConfig
 from grpo_core.health.health import adjust
 from grpo_core.health.monitor import Monitor, diagnose
 from grpo_core.ledger import batch_of
 from grpo_core.logprobs import completion_logprobs
 from grpo_core.models import policy_digest
+from grpo_core.params import parse_sections
 from grpo_core.resume import load
 from grpo_core.rollout import RolloutBatch
 from grpo_core.tables import KEYS, ROLLOUT_SCHEMA

@@ -10,8 +10,8 @@ import jinja2
 import polars as pl
 from transformers import AutoConfig, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_core.config import ConfigError
 from grpo_core.prompt_files import place, prompts_error, shown
+from grpo_core.requirements import ConfigError
 
 
 class TokenizerMismatch(ValueError):

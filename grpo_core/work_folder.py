@@ -35,7 +35,8 @@ from grpo_core.checkpoint import (
     write_folder,
     write_text,
 )
-from grpo_core.config import RunConfig, section_values
+from grpo_core.config import RunConfig
+from grpo_core.params import section_values
 from grpo_core.tables import write_table
 
 CHANGE_NO_STEP = ("checkpoint_every", "keep_checkpoints", "exploit_threshold", "acknowledged_exploits")

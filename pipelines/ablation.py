@@ -8,7 +8,9 @@ from typing import Any
 
 from assets.comparison_report import make_report
 from assets.paths import Paths
-from grpo_core.config import ConfigError, RunConfig, nearest, resolve_experiments
+from grpo_core.config import RunConfig
+from grpo_core.params import resolve_experiments
+from grpo_core.requirements import ConfigError, nearest
 from pipelines.outlook import Outlook, outlook
 from pipelines.params import experiments, load_params
 from pipelines.params_file import with_experiments, write

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 
 from assets.grpo_checkpoint import read_alarms
-from grpo_core.config import ConfigError
+from grpo_core.requirements import ConfigError
 from pipelines.graph import Graph, Target
 from pipelines.pages import escaped, markdown_table
 from pipelines.staleness import all_out_of_sync

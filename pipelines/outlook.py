@@ -12,8 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from assets.paths import Paths
-from grpo_core.config import ModelConfig, RunConfig, parse_sections
+from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.cost import LastRun, ModelSize, disk_bytes, expected_seconds, model_size, peak_bytes, probe_core
+from grpo_core.params import parse_sections
 from grpo_core.plan import Plan, plan
 from pipelines import machine
 from pipelines.console import wide_console

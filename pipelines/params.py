@@ -10,7 +10,9 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from assets.paths import Paths
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, ConfigError, RunConfig, nearest, parse_sections, resolve_experiments, section_values
+from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig
+from grpo_core.params import parse_sections, resolve_experiments, section_values
+from grpo_core.requirements import ConfigError, nearest
 
 ROOT = Path(__file__).resolve().parents[1]
 """The checkout this code lies in."""

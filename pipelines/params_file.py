@@ -8,7 +8,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from grpo_core.config import ConfigError
+from grpo_core.requirements import ConfigError
 
 
 def editor() -> YAML:

@@ -7,7 +7,9 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from grpo_core.config import ConfigError, RunConfig, resolve_experiments, section_values
+from grpo_core.config import RunConfig
+from grpo_core.params import resolve_experiments, section_values
+from grpo_core.requirements import ConfigError
 from pipelines.params import load_params
 from pipelines.params_file import editor, write
 

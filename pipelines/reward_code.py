@@ -9,7 +9,8 @@ from pathlib import Path
 
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST
-from grpo_core.config import ConfigError, RunConfig
+from grpo_core.config import RunConfig
+from grpo_core.requirements import ConfigError
 from grpo_core.rewards.registry import check_options, code_hash, load_reward, source_file, traits
 
 FOLDER = "reward_functions"

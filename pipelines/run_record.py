@@ -15,9 +15,10 @@ from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from assets.rewards import commonest_reasons
 from assets.rollout_batches import KEYS
-from grpo_core.config import SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, RunConfig
 from grpo_core.exploits import exploits_table, findings
 from grpo_core.health.monitor import Monitor, diagnose
+from grpo_core.params import section_values
 from grpo_core.work_folder import WorkFolder
 from pipelines.records.provenance import Making
 from pipelines.records.runs import related

@@ -14,8 +14,9 @@ import grpo_core
 from assets import run_config
 from assets.page import Progress, ProgressCallback
 from assets.paths import SHARED, Paths
-from grpo_core.config import ConfigError, RunConfig
+from grpo_core.config import RunConfig
 from grpo_core.determinism import overruled
+from grpo_core.requirements import ConfigError
 from pipelines.console import INTERRUPTED
 from pipelines.environment import prepare_environment, prepare_libraries
 from pipelines.params import ROOT, experiments, find_root, read_run_config, section_files, written_experiments

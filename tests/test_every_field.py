@@ -21,13 +21,15 @@ from transformers import PreTrainedModel
 from assets import blind_review_set, heldout_eval, sft_checkpoint
 from assets.page import Notice
 from assets.paths import Paths
-from grpo_core.config import BY_THE_CLOCK, SECTIONS, ConfigError, HealthConfig, ModelConfig, RunConfig, SftConfig, section_values
+from grpo_core.config import BY_THE_CLOCK, SECTIONS, HealthConfig, ModelConfig, RunConfig, SftConfig
 from grpo_core.determinism import prepare
 from grpo_core.health.monitor import Monitor, diagnose
 from grpo_core.loop import Files, train
 from grpo_core.models import load_model, policy_digest, start_model
+from grpo_core.params import section_values
 from grpo_core.probes import PROBES
 from grpo_core.prompts import PromptsError, make_prompts
+from grpo_core.requirements import ConfigError
 from grpo_core.tokenization import check_lengths
 from pipelines.notify import notifier
 from tests.assets.lifecycle import ignore, make_lifecycle, never

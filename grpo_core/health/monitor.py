@@ -5,10 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from grpo_core.config import HealthAction, HealthConfig, RunConfig, section_values
+from grpo_core.config import HealthAction, HealthConfig, RunConfig
 from grpo_core.health.conditions import CONDITIONS, EXPLAINS, page_of
 from grpo_core.health.history import History
 from grpo_core.health.rules import CLOCK_RULES, RULES, Facts, Found, Rule
+from grpo_core.params import section_values
 from grpo_core.rewards.registry import full_marks
 
 ADJUSTED_GRAD_NORM, ADJUSTED_BETA_FACTOR, LEAST_BETA = 0.5, 1.5, 0.01

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from grpo_core.config import nearest
+from grpo_core.requirements import nearest
 from grpo_core.rewards.answers import completion_text
 from grpo_core.rewards.normal_text import normal_text, phrase_end
 from grpo_core.rewards.outcomes import RewardError

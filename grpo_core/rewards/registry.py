@@ -20,7 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from grpo_core.config import Option, nearest
+from grpo_core.config import Option
+from grpo_core.requirements import nearest
 from grpo_core.rewards.outcomes import RewardError
 
 RewardFunction = Callable[..., Any]

@@ -13,8 +13,8 @@ import jinja2
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from grpo_core.config import ConfigError
 from grpo_core.models import resolve_device
+from grpo_core.requirements import ConfigError
 from grpo_core.rewards.answers import completion_text
 from grpo_core.rewards.outcomes import Invalid, RewardError
 

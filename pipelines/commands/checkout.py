@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from grpo_core.config import ConfigError
+from grpo_core.requirements import ConfigError
 from pipelines.environment import prepare_environment
 from pipelines.params import ROOT, find_root
 

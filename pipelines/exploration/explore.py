@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from assets.paths import Paths
 from grpo_core.checkpoint import write_folder
-from grpo_core.config import RunConfig, section_values
+from grpo_core.config import RunConfig
+from grpo_core.params import section_values
 from pipelines.exploration.start import Start, load_start
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from grpo_core.config import SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, RunConfig
+from grpo_core.params import section_values
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -14,7 +14,7 @@ from typing import Any
 
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST, file_sha256
-from grpo_core.config import ConfigError
+from grpo_core.requirements import ConfigError
 from pipelines.lock import Entry, file_md5, folder_md5, read_lock
 from pipelines.params import load_params
 from pipelines.records.dvc_cache import cached_listing, object_path

@@ -10,8 +10,9 @@ import polars as pl
 from assets.alarm_marks import Alarms, condition_of, state_of, steps_of
 from assets.lineage import table_rows
 from assets.rewards import commonest_reasons, status_counts
-from grpo_core.config import ScoringConfig, parse_section
+from grpo_core.config import ScoringConfig
 from grpo_core.exploits import exploits_table, findings, notes
+from grpo_core.params import parse_section
 from grpo_core.tables import KEYS
 from pipelines.report.examples import ChangedAnswer, Completion, changed_answers, extreme_completions, shown_answers
 from pipelines.report.grids import Grid, grid_of, numbers_text

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from assets.lineage import SHORT, changed_settings
-from grpo_core.config import SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, RunConfig
+from grpo_core.params import section_values
 from pipelines.report.grids import Grid, setting_text
 from pipelines.report.sources import Sources
 

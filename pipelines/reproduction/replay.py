@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST
-from grpo_core.config import ModelConfig, parse_section
+from grpo_core.config import ModelConfig
+from grpo_core.params import parse_section
 from pipelines.environment import prepare_libraries
 from pipelines.records.runs import Run, RunError
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST
-from grpo_core.config import ModelConfig, RunConfig, parse_section
+from grpo_core.config import ModelConfig, RunConfig
+from grpo_core.params import parse_section
 from pipelines.console import visible
 from pipelines.environment import prepare_libraries
 from pipelines.records.runs import Run

@@ -9,7 +9,8 @@ from assets import blind_review_set, grpo_checkpoint, heldout_eval, reference_ch
 from assets.contracts import Outcome, Validation
 from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import RunConfig, section_values
+from grpo_core.config import RunConfig
+from grpo_core.params import section_values
 from tests.tiny_run import REWARD, prompts_table, tiny_config
 
 

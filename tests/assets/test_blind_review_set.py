@@ -9,7 +9,8 @@ from assets import blind_review_set
 from assets.blind_review_set import make_pairs
 from assets.page import Progress
 from assets.paths import Paths
-from grpo_core.config import BlindReviewConfig, section_values
+from grpo_core.config import BlindReviewConfig
+from grpo_core.params import section_values
 from tests.assets.lifecycle import ignore, lifecycle_config, replace_table
 
 NUM = 60

@@ -13,7 +13,8 @@ from assets.comparison_report import arm_rows, describe, make_report, open_alarm
 from assets.page import Chart, Markdown, Progress, Table
 from assets.paths import Paths
 from grpo_core.comparison import Run
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig
+from grpo_core.params import section_values
 from pipelines.params import json_bytes
 from tests.assets.lifecycle import lifecycle_config
 from tests.assets.trained_experiments import write_trained

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from grpo_core.checkpoint import unchecked_manifest
 from grpo_core.cloning import Cloning, CloningSource, CloningState, cloning_source, demonstrations_of, divided, is_demonstrated, next_state, weight_at
-from grpo_core.config import ConfigError, GrpoConfig, parse_sections
+from grpo_core.config import GrpoConfig
 from grpo_core.demonstrations import Demonstration
 from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.loop import Files, StepReport, train
 from grpo_core.loss import LossConfig
 from grpo_core.models import policy_digest
+from grpo_core.params import parse_sections
 from grpo_core.replay import Recorded, replay
+from grpo_core.requirements import ConfigError
 from grpo_core.step import accumulate_gradient, optimizer_step
 from grpo_core.step_metrics import cloning_metrics
 from grpo_core.tokenization import encode_completion, encode_prompt

@@ -18,7 +18,6 @@ from grpo_core.config import (
     SECTIONS,
     SHARED_SECTIONS,
     BlindReviewConfig,
-    ConfigError,
     GrpoConfig,
     HealthConfig,
     HeldoutEvalConfig,
@@ -29,10 +28,9 @@ from grpo_core.config import (
     ScoringConfig,
     SftConfig,
     largest_advantage,
-    parse_sections,
-    resolve_experiments,
-    section_values,
 )
+from grpo_core.params import parse_sections, resolve_experiments, section_values
+from grpo_core.requirements import ConfigError
 
 CLASSES: dict[str, Any] = {
     "model": ModelConfig,

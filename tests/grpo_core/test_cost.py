@@ -8,7 +8,7 @@ import pytest
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from grpo_core.addition import addition_tokenizer
-from grpo_core.config import ModelConfig, RunConfig, parse_sections
+from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.cost import (
     EMBEDDED_VOCABULARY,
     LastRun,
@@ -25,6 +25,7 @@ from grpo_core.cost import (
     step_work,
 )
 from grpo_core.models import start_model
+from grpo_core.params import parse_sections
 from grpo_core.tokenization import encode_prompt
 from tests.tiny_models import save, tiny_gpt2, tiny_llama
 

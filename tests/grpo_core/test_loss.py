@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from grpo_core.aggregation import count_totals
-from grpo_core.config import GrpoConfig, parse_section
+from grpo_core.config import GrpoConfig
 from grpo_core.logprobs import pick, tempered_logprobs
 from grpo_core.loss import LossConfig, LossTerms, loss_config, policy_loss
+from grpo_core.params import parse_section
 from tests.golden import GOLDEN
 
 HAND = GOLDEN["end_to_end"]

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from grpo_core.config import GrpoConfig, parse_sections
+from grpo_core.config import GrpoConfig
 from grpo_core.loss import PRESETS, loss_config
+from grpo_core.params import parse_sections
 from grpo_core.plan import plan
 
 SPLITS = {"train": 1000, "sft": 500, "select": 50, "heldout": 100}

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from grpo_core.config import ConfigError, PromptsConfig
+from grpo_core.config import PromptsConfig
 from grpo_core.prompts import COLUMNS, PromptsError, assign_split, content, make_prompts, normalise, read_prompts
+from grpo_core.requirements import ConfigError
 
 Rows = Sequence[Mapping[str, Any]]
 SHARES = PromptsConfig(sft_fraction=0.5, select_fraction=0.1, heldout_fraction=0.2)

@@ -13,9 +13,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from grpo_core.checkpoint import unchecked_manifest
-from grpo_core.config import RunConfig, section_values
+from grpo_core.config import RunConfig
 from grpo_core.ledger import reward_rows
 from grpo_core.loop import Files, train
+from grpo_core.params import section_values
 from grpo_core.replay import Recorded, Replayed, ReplayError, oldest_step, replay, trained_config
 from grpo_core.rewards.scoring import Scores
 from grpo_core.signal import Signal

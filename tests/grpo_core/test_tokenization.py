@@ -7,8 +7,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 from transformers import BloomConfig, GPT2Config, LlamaConfig, LlamaForCausalLM, PretrainedConfig, PreTrainedTokenizerFast
 
 from grpo_core.addition import addition_tokenizer
-from grpo_core.config import ConfigError
 from grpo_core.prompt_files import PromptsError
+from grpo_core.requirements import ConfigError
 from grpo_core.tokenization import (
     TokenizerMismatch,
     check_lengths,

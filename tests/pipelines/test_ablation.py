@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from grpo_core.comparison import FACTORS
-from grpo_core.config import ConfigError, RunConfig
+from grpo_core.config import RunConfig
+from grpo_core.requirements import ConfigError
 from pipelines.ablation import KINDS, SEEDS, Ablation, arms_to_remove, plan_ablation, remove_arms, write_arms
 from pipelines.params import ROOT, experiments, load_params
 

@@ -13,7 +13,8 @@ import pytest
 
 from assets.paths import Paths
 from bench.trace import make_run
-from grpo_core.config import SECTIONS, BlindReviewConfig, section_values
+from grpo_core.config import SECTIONS, BlindReviewConfig
+from grpo_core.params import section_values
 from grpo_core.randomness import generator
 from grpo_core.statistics import paired_bootstrap
 from pipelines.lineage import logged_values

@@ -16,8 +16,9 @@ import pytest
 from rich.console import Console
 
 from assets.paths import Paths
-from grpo_core.config import ModelConfig, RunConfig, parse_sections, section_values
+from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.determinism import OVERRULING, SHOWN
+from grpo_core.params import parse_sections, section_values
 from pipelines import machine
 from pipelines.commands.doctor import git_text, same_experiments
 from pipelines.machine import Memory

@@ -13,7 +13,8 @@ import dagster as dg
 import pytest
 
 from assets.paths import SHARED, Paths
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, ConfigError
+from grpo_core.config import SECTIONS, SHARED_SECTIONS
+from grpo_core.requirements import ConfigError
 from grpo_core.rewards.registry import BUILT_IN
 from pipelines.code_deps import PAGE_ONLY, declared_files, imported_files, problems, rewritten
 from pipelines.definitions import build_definitions, defs

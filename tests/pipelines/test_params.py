@@ -12,7 +12,9 @@ import pytest
 from assets import run_config
 from assets.paths import Paths
 from grpo_core import config as config_module
-from grpo_core.config import ConfigError, RunConfig
+from grpo_core.config import RunConfig
+from grpo_core.params import section_values
+from grpo_core.requirements import ConfigError
 from pipelines.params import ROOT, choose_experiment, experiments, find_root, load_params, read_run_config, section_files, written_experiments
 
 DIFFERS: dict[str, object] = {}
@@ -67,7 +69,7 @@ def test_every_section_stands_under_its_docstring() -> None:
 
 def test_shipped_values_are_the_defaults_in_the_order_of_the_code() -> None:
     shipped = {name: section for name, section in load_params(ROOT).items() if name != "experiments"}
-    defaults: dict[str, Any] = {s.name: config_module.section_values(RunConfig(), s.name) for s in fields(RunConfig)}
+    defaults: dict[str, Any] = {s.name: section_values(RunConfig(), s.name) for s in fields(RunConfig)}
     for key, value in DIFFERS.items():
         section, name = key.split(".")
         assert defaults[section][name] != value, f"{key} no longer differs"

@@ -3,7 +3,7 @@
 import pytest
 from ruamel.yaml import YAML
 
-from grpo_core.config import ConfigError
+from grpo_core.requirements import ConfigError
 from pipelines.params import ROOT
 from pipelines.params_file import with_experiments
 

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from grpo_core.config import ConfigError, section_values
+from grpo_core.params import section_values
+from grpo_core.requirements import ConfigError
 from pipelines.params import ROOT, experiments
 from pipelines.presets import apply_preset
 

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from grpo_core.config import BUILT_IN_REWARDS, ConfigError, GrpoConfig, HeldoutEvalConfig, RunConfig
+from grpo_core.config import BUILT_IN_REWARDS, GrpoConfig, HeldoutEvalConfig, RunConfig
+from grpo_core.requirements import ConfigError
 from grpo_core.rewards.outcomes import RewardError
 from grpo_core.rewards.registry import BUILT_IN
 from pipelines.params import ROOT

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from grpo_core.config import ConfigError
+from grpo_core.requirements import ConfigError
 from grpo_core.rewards.registry import code_hash
 from pipelines.checks import in_sync_results
 from pipelines.graph import LOOP, load_graph

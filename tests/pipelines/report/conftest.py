@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from assets.paths import Paths
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, section_values
+from grpo_core.config import SECTIONS, SHARED_SECTIONS
+from grpo_core.params import section_values
 from pipelines.params import json_bytes
 from pipelines.report.content import Report, gather
 from pipelines.report.sources import find_sources

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from assets.paths import Paths
-from grpo_core.config import SECTIONS, RunConfig, section_values
+from grpo_core.config import SECTIONS, RunConfig
+from grpo_core.params import section_values
 from pipelines.report.content import Report, gather
 from pipelines.report.head import NOT_EVALUATED, alarm_words, verdict_of
 from pipelines.report.origin import settings
