@@ -46,5 +46,5 @@ def _roll_back(work: WorkFolder, checkpoint: Path | None) -> str:
     step, sha256 = step_of(checkpoint), unchecked_manifest(checkpoint)["files"][WEIGHTS]
     return (
         f"rolled back to the checkpoint of step {step} ({WEIGHTS} sha256 {sha256}): grpo.steps {step} makes it the result, "
-        "the same command tries again from there"
+        "the same command tries again from there (the same halt, unless its cause was outside of the run)"
     )

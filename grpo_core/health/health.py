@@ -58,7 +58,7 @@ def adjust(trainer: Trainer, alarms: Iterable[Alarm]) -> None:
 def write_alarms(work: WorkFolder, config: RunConfig, path: Path, clock_path: Path) -> None:
     """The alarms of the whole log, with the rows that show them; those of the clock apart, as they differ from run to run."""
     for monitor, lines, target in ((Monitor.of(config), work.lines(), path), (Monitor.of_clock(config), work.clock_lines(), clock_path)):
-        seen = diagnose((line for line in lines if line["step"] <= config.grpo.steps), monitor)
+        seen = diagnose(lines, monitor)
         alarms = [replace(alarm, rows=rows_of(alarm, *(work.rows(kind, alarm.first_step) for kind in ("rollouts", "rewards")))) for alarm in seen.alarms]
         target.parent.mkdir(parents=True, exist_ok=True)
         write_text(target, alarms_json(alarms, config.grpo.steps))
