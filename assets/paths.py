@@ -86,6 +86,26 @@ class Paths:
         return self.data / "blind_review_key" / self.experiment / "key.parquet"
 
     @property
+    def blind_review_votes(self) -> Path:
+        """What people chose, kept in Git: the verdict's input. It is not there before anybody has voted."""
+        return self.data / "blind_review_votes" / f"{self.experiment}.parquet"
+
+    @property
+    def votes_database(self) -> Path:
+        """Where the review page writes each vote first."""
+        return self.blind_review_votes.with_suffix(".votes.sqlite")
+
+    @property
+    def blind_review_verdict(self) -> Path:
+        """What the votes say."""
+        return self.data / "blind_review_verdict" / self.experiment / "verdict.json"
+
+    @property
+    def blind_review_judged(self) -> Path:
+        """Every pair with what was voted of it and which side was which."""
+        return self.data / "blind_review_verdict" / self.experiment / "judged.parquet"
+
+    @property
     def comparison_report(self) -> Path:
         """The experiments compared with each other: which setting does better, and which to take."""
         return self.data / "comparison_report" / "report.json"
