@@ -5,22 +5,20 @@ from pathlib import Path
 
 import polars as pl
 
-SCHEMA = pl.Schema(
-    {
-        "vote": pl.Int64,
-        "pairs_digest": pl.String,
-        "reviewer": pl.String,
-        "position": pl.Int64,
-        "pair_id": pl.String,
-        "question": pl.String,
-        "choice": pl.String,
-        "reason": pl.String,
-        "left_tags": pl.List(pl.String),
-        "right_tags": pl.List(pl.String),
-        "seconds": pl.Float64,
-        "voted_at_ms": pl.Int64,
-    }
-)
+SCHEMA: dict[str, pl.DataType] = {
+    "vote": pl.Int64(),
+    "pairs_digest": pl.String(),
+    "reviewer": pl.String(),
+    "position": pl.Int64(),
+    "pair_id": pl.String(),
+    "question": pl.String(),
+    "choice": pl.String(),
+    "reason": pl.String(),
+    "left_tags": pl.List(pl.String),
+    "right_tags": pl.List(pl.String),
+    "seconds": pl.Float64(),
+    "voted_at_ms": pl.Int64(),
+}
 """`vote` counts from 1; `pairs_digest` is that of the pairs shown; `seconds` from showing to answering; `voted_at_ms` is UTC."""
 CHOICES = {"preference": ("left", "right", "tie", "both_bad"), "guess": ("left", "right", "unsure")}
 """Question → its answers: which completion is better, and (at the end) which one the trained model wrote."""
@@ -41,7 +39,7 @@ def read_votes(path: Path) -> pl.DataFrame:
     if not path.is_file():
         return pl.DataFrame(schema=SCHEMA)
     votes = pl.read_parquet(path)
-    if votes.schema != SCHEMA:
+    if dict(votes.schema) != SCHEMA:
         raise ValueError(f"{path} is no table of votes: it holds {', '.join(votes.columns)}; it is written by grpo review and edited by nobody")
     return votes
 
