@@ -12,6 +12,7 @@ from typing import Any
 
 import polars as pl
 
+from assets.alarms import open_conditions
 from assets.page import Chart, Markdown, Metadata, Progress, ProgressCallback, Table, Value
 from assets.paths import Paths
 from grpo_core.checkpoint import write_text
@@ -240,9 +241,7 @@ def open_alarms(paths: Paths, report: Mapping[str, Any]) -> list[str]:
     """The compared experiments whose training ended with open alarms, which no rise makes up for."""
     found = []
     for name in sorted({name for compared in report["comparisons"] for arm in compared["arms"] for name in arm["experiments"]}):
-        file = replace(paths, experiment=name).alarms
-        alarms = json.loads(file.read_text(encoding="utf-8"))["alarms"] if file.is_file() else []
-        if conditions := [alarm["condition"] for alarm in alarms if alarm["open"]]:
+        if conditions := open_conditions(replace(paths, experiment=name).alarms):
             found.append(f"{name} ended with open alarms: {', '.join(conditions)}")
     return found
 

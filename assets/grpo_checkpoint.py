@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
+from assets.alarms import read_alarms
 from assets.page import Chart, Metadata, Notice, Progress, ProgressCallback
 from assets.paths import Paths
 from grpo_core.config import RunConfig
@@ -90,12 +91,6 @@ def _files(paths: Paths, work: Path) -> "Files":
         clock_alarms=paths.clock_alarms,
         work=work,
     )
-
-
-def read_alarms(path: Path) -> list[dict[str, Any]]:
-    """The alarms that the training wrote there; none where it wrote no file, as older ones did not."""
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["alarms"] if path.is_file() else []
-    return found
 
 
 def describe(paths: Paths) -> Metadata:

@@ -125,8 +125,8 @@ class WorkFolder:
         return pl.read_parquet(self.folder / kind / f"step-{step:06d}.parquet")
 
     def lines(self) -> list[dict[str, Any]]:
-        """The log of metrics, a mapping a step."""
-        return [json.loads(line) for line in self.metrics.read_text(encoding="utf-8").splitlines()] if self.metrics.is_file() else []
+        """The log of metrics, a mapping a step; a line that is just being written is left out."""
+        return [json.loads(line) for line in self.metrics.read_bytes().rpartition(b"\n")[0].splitlines()] if self.metrics.is_file() else []
 
     def clock_lines(self) -> list[dict[str, Any]]:
         """The log of the clock's figures, a mapping a step; lines that were damaged are left out."""

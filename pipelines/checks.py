@@ -7,7 +7,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.grpo_checkpoint import read_alarms
+from assets.alarms import read_alarms
 from grpo_core.requirements import ConfigError
 from pipelines.graph import Graph, Target
 from pipelines.pages import escaped, markdown_table

@@ -2,24 +2,23 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from assets.grpo_checkpoint import finished_run_key, read_alarms
+from assets.alarms import read_alarms
+from assets.grpo_checkpoint import finished_run_key
 from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from assets.rewards import commonest_reasons
 from assets.rollout_batches import KEYS
 from grpo_core.config import SECTIONS, RunConfig
 from grpo_core.exploits import exploits_table, findings
-from grpo_core.health.monitor import Monitor, diagnose
+from grpo_core.health.logged import alarms_so_far
 from grpo_core.params import section_values
-from grpo_core.work_folder import WorkFolder
 from pipelines.records.provenance import Making
 from pipelines.records.runs import related
 from pipelines.tracking import MlflowSink, Status, mlflow_failures, open_run, page_address, provenance_tags, tracking_uri
@@ -64,8 +63,8 @@ def training_record(making: Making, config: RunConfig, work: Path) -> Iterator[P
     try:
         yield record
     except BaseException as error:
-        if sink is not None:
-            _finish_stopped(sink, paths.root, error, lambda: alarms_so_far(work, config, told))
+        if sink is not None or told:
+            _finish_stopped(lambda: sink or _open(making, config, work.name), paths.root, error, lambda: alarms_so_far(work, config, told))
         raise
     with _clear_errors(paths.root):
         log_training(sink or _open(making, config, work.name), making, config)
@@ -129,18 +128,11 @@ def log_evaluation(sink: MlflowSink, making: Making) -> None:
     sink.finish("FINISHED")
 
 
-def alarms_so_far(work: Path, config: RunConfig, told: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The alarms of the work folder's log as they are now, those from before a resume too; after them what was told of a step that it no longer holds."""
-    folder = WorkFolder(work)
-    seen = [*diagnose(folder.lines(), Monitor.of(config)).alarms, *diagnose(folder.clock_lines(), Monitor.of_clock(config)).alarms]
-    known = {(alarm.condition, alarm.first_step) for alarm in seen}
-    return [*map(asdict, seen), *(alarm for alarm in told if (alarm["condition"], alarm["first_step"]) not in known)]
-
-
-def _finish_stopped(sink: MlflowSink, root: Path, error: BaseException, alarms: Callable[[], list[Mapping[str, Any]]]) -> None:
+def _finish_stopped(opened: Callable[[], MlflowSink], root: Path, error: BaseException, alarms: Callable[[], list[Mapping[str, Any]]]) -> None:
     """Close the run of a training that stopped; why it stopped matters more than that MLflow could not be told."""
     try:
         with _clear_errors(root):
+            sink = opened()
             sink.finish(_status(error))
             sink.log_alarms(alarms())
     except (OSError, ValueError) as failure:  # MLflow, or a log that the very trouble has left half written

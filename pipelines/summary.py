@@ -8,13 +8,14 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from assets.alarms import open_conditions
 from assets.paths import Paths
 from grpo_core.config import RunConfig
 
 
 def result(paths: Paths, config: RunConfig) -> Group:
-    """The held-out evidence, where every output lies, and what to do next."""
-    return Group(written_evidence(paths), Text(), places(paths), Text(), next_steps(paths, config))
+    """The held-out evidence, the training's health, where every output lies, and what to do next."""
+    return Group(written_evidence(paths), health(paths), Text(), places(paths), Text(), next_steps(paths, config))
 
 
 def written_evidence(paths: Paths) -> Table:
@@ -45,6 +46,14 @@ def evidence(numbers: Mapping[str, float], experiment: str) -> Table:
     table.add_row("KL, nats a token", "", f"{numbers['kl_token_mean']:.4f}", "")
     table.add_row("KL, nats a completion", "", f"{numbers['kl_sequence_sum']:.3f}", "")
     return table
+
+
+def health(paths: Paths) -> Text:
+    """Whether an alarm is open, and how to see more of it."""
+    conditions = open_conditions(paths.alarms)
+    if not conditions:
+        return Text("Health: no alarm is open")
+    return Text(f"Health: {', '.join(conditions)} at the end of training; what was seen and what to do: grpo report --experiment {paths.experiment}", "bold")
 
 
 def places(paths: Paths) -> Table:

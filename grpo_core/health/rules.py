@@ -72,8 +72,6 @@ def sampler_mismatch(history: History, settings: HealthConfig, facts: Facts) -> 
 
 def reference_misaligned(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
     kl, before, moved = history.now("kl/mean"), history.before("kl/mean"), history.before("policy_kl")
-    if history.step == 1:  # policy and reference are one
-        before, moved = 0.0, 0.0
     if kl is None or before is None or moved is None:
         return None
     jump = abs(kl - before)

@@ -137,7 +137,10 @@ def _training(sources: Sources) -> str:
     step, planned = sources.made_from.step, sources.made_from.config.get("grpo", {}).get("steps")
     if not sources.under_way:
         return f"Trained for {step} steps." if step is not None else "Trained."
-    return f"Training has not ended: step {step or 0}{f' of {planned}' if planned else ''}."
+    come = f"step {step or 0}{f' of {planned}' if planned else ''}"
+    if sources.halted_at is not None:
+        return f"Training was halted at step {sources.halted_at} and is back at {come}."
+    return f"Training has not ended: {come}."
 
 
 def _gravest_first(alarms: Alarms) -> list[Mapping[str, Any]]:

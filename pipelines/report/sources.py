@@ -12,6 +12,8 @@ import polars as pl
 
 from assets.lineage import Lineage, lineage
 from assets.paths import Paths
+from grpo_core.health.logged import alarms_so_far, halts
+from grpo_core.params import parse_sections
 from pipelines.lineage.trace import outputs
 from pipelines.records.files import Record
 from pipelines.records.runs import RunError, find_run
@@ -32,6 +34,8 @@ class Sources:
     run_key: str | None
     under_way: bool
     """The training has not ended (or was stopped): everything is as far as it has come."""
+    halted_at: int | None
+    """The step at which the health monitor ended it, where it has not come past that since."""
     made_from: Lineage
     records: Mapping[str, Record]
     """Noun → how it was made; empty when no record of the run is here."""
@@ -95,6 +99,7 @@ def _gathered(paths: Paths, made_from: Lineage, records: Mapping[str, Record], l
         paths=paths,
         run_key=made_from.run_key,
         under_way=False,
+        halted_at=None,
         made_from=made_from,
         records=records,
         files=files,
@@ -118,11 +123,14 @@ def _under_way(paths: Paths, work: Path) -> Sources:
     last = int(metrics["step"].max()) if "step" in metrics.columns else 0  # type: ignore[arg-type]  # an integer column with a row a line
     shards = {kind: sorted((work / kind).glob("step-*.parquet")) for kind in ("rollouts", "rewards", "select", "exploits")}
     tables = {kind: pl.read_parquet(found) if found else None for kind, found in shards.items() if kind != "rollouts"}
+    halting = halts(work, last)
+    alarms = alarms_so_far(work, parse_sections(made_from.config), halting) if made_from.config else halting
     files: dict[str, Path | None] = {f"{work.relative_to(paths.root).as_posix()}/": work, **_existing(paths)}
     return Sources(
         paths=paths,
         run_key=work.name,
         under_way=True,
+        halted_at=max((alarm["first_step"] for alarm in halting), default=None),
         made_from=replace(made_from, run_key=work.name, step=last),
         records={},
         files=files,
@@ -134,7 +142,7 @@ def _under_way(paths: Paths, work: Path) -> Sources:
         prompts=_table(paths.prompts if paths.prompts.is_file() else None),
         heldout=None,
         summary=None,
-        alarms=_alarms(paths, _json(paths.alarms)),
+        alarms={"num_steps": last, "alarms": alarms},
     )
 
 

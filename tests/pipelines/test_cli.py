@@ -1,6 +1,7 @@
 """The `grpo` program: help, clear refusals, what it prints, and servers that end with it."""
 
 import io
+import json
 import os
 import re
 import signal
@@ -20,7 +21,7 @@ from grpo_core.config import PromptsConfig, RunConfig
 from grpo_core.prompts import wrapped
 from pipelines.cli import main
 from pipelines.console import visible
-from pipelines.summary import evidence, next_steps, places
+from pipelines.summary import evidence, health, next_steps, places
 from pipelines.ui import Server, ServerError, log_path, running, servers, wait_for_end
 from tests.pipelines.checkouts import ROOT
 from tests.pipelines.toy_project import NUMBERS
@@ -105,6 +106,15 @@ def test_the_places_are_those_where_files_lie() -> None:
     text = shown(places(Paths(ROOT, "other")))
     assert "data/grpo_checkpoint/other" in text
     assert "data/heldout_eval/other/summary.json" in text
+
+
+def test_open_alarms_stand_beside_the_evidence(tmp_path: Path) -> None:
+    paths = Paths(tmp_path, "other")
+    assert shown(health(paths)).strip() == "Health: no alarm is open"
+    paths.alarms.parent.mkdir(parents=True)
+    alarms = [{"condition": "truncation", "open": True}, {"condition": "stall", "open": False}]
+    paths.alarms.write_text(json.dumps({"alarms": alarms}))
+    assert shown(health(paths)).strip() == "Health: truncation at the end of training; what was seen and what to do: grpo report --experiment other"
 
 
 def test_next_steps_say_how_to_talk_to_both_models(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,10 +323,20 @@ def test_what_ended_a_training_stands_in_its_run_though_its_log_was_cut_back(tmp
     assert run.info.status == "FAILED"
 
 
-def test_a_log_that_was_left_half_written_does_not_hide_why_a_training_stopped(tmp_path: Path, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_is_halted_before_its_first_checkpoint_has_a_run(tmp_path: Path, work: Path) -> None:
+    config = cut_from(work, 99)
+    with pytest.raises(Halted), training_record(making(tmp_path), config, work) as record:
+        record(told(config, 1))
+        raise Halted("halted at step 1")
+    assert health_tags(tmp_path) == {HEALTH_TAG: "open: truncation", "grpo.alarm.truncation": "step 1: it is cut"}
+    (run,) = runs(tmp_path)
+    assert run.info.status == "FAILED"
+
+
+def test_a_damaged_log_does_not_hide_why_a_training_stopped(tmp_path: Path, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(Interrupted), training_record(making(tmp_path), lifecycle_config(), work) as record:
         record(Progress(6, 6, checkpointed=True))
-        (work / "metrics.jsonl").write_text('{"step": 1, "lo', encoding="utf-8")
+        (work / "metrics.jsonl").write_text('{"step": 1, "lo\n', encoding="utf-8")
         raise Interrupted(6)
     assert capsys.readouterr().err.startswith("warning: ")
     (run,) = runs(tmp_path)

@@ -184,14 +184,12 @@ def test_in_bfloat16_the_sampler_may_be_a_hundred_times_as_far_away() -> None:
 )
 def test_a_reference_is_misaligned_where_kl_jumps_further_than_the_policy_moved(kl: list[float | None], moved: float | None, expected: bool) -> None:
     columns: Columns = {"kl/mean": kl, "policy_kl": [moved, 9.0]}  # what the step with the jump moved comes after its KL was measured
-    assert (found("reference_misaligned", columns, first=5) is not None) is expected
-
-
-@pytest.mark.parametrize(("kl", "expected"), [(MISALIGNED_KL * LITTLE, True), (MISALIGNED_KL / LITTLE, False), (None, False)])
-def test_at_the_first_step_policy_and_reference_are_one(kl: float | None, expected: bool) -> None:
-    columns: Columns = {"kl/mean": [kl], "policy_kl": [9.0]}
     assert (found("reference_misaligned", columns) is not None) is expected
-    assert (without_step_zero("reference_misaligned", columns) is not None) is expected
+
+
+def test_the_first_step_has_no_step_to_jump_from() -> None:
+    assert found("reference_misaligned", {"kl/mean": [9.0], "policy_kl": [0.0]}) is None
+    assert without_step_zero("reference_misaligned", {"kl/mean": [9.0], "policy_kl": [0.0]}) is None
 
 
 def test_an_explosion_says_everything_that_is_too_large() -> None:

@@ -11,6 +11,7 @@ from assets.paths import Paths
 from pipelines.records.dvc_cache import object_path
 from pipelines.records.files import read_records
 from pipelines.records.runs import RunError
+from pipelines.report.content import gather
 from pipelines.report.sources import ReportError, find_sources
 from pipelines.resume_state import FINISHED
 from tests.pipelines.checkouts import copy_checkout
@@ -91,6 +92,24 @@ def test_of_trainings_that_have_not_ended_the_newest_is_shown_and_a_finished_run
     (work / FINISHED).write_text(json.dumps({"md5": "0", "step": 4}))
     found = find_sources(spoilt.root, "default")
     assert (found.run_key, found.under_way) == ("older", True)
+
+
+def test_of_a_halted_training_the_alarm_is_shown_until_it_has_come_past_it(spoilt: Paths) -> None:
+    (work,) = (spoilt.work / "grpo_checkpoint" / "default").iterdir()
+    shutil.rmtree(spoilt.grpo_checkpoint)
+    for step in (3, 5):
+        write_alarms(
+            work / "halted" / f"step-{step:06d}" / "alarms.json", {**ALARMS, "alarms": [{**ALARMS["alarms"][1], "first_step": step, "last_step": step}]}
+        )
+    found = find_sources(spoilt.root, "default")
+    assert found.halted_at == 5
+    assert found.alarms is not None
+    assert [(alarm["condition"], alarm["first_step"]) for alarm in found.alarms["alarms"]][-1] == ("early_explosion", 5)
+    assert gather(found).verdict.startswith("Training was halted at step 5 and is back at step 4 of 4.")
+    shutil.rmtree(work / "halted" / "step-000005")
+    going = find_sources(spoilt.root, "default")
+    assert going.halted_at is None
+    assert gather(going).verdict.startswith("Training has not ended: step 4 of 4.")
 
 
 def test_an_experiment_that_was_never_trained_is_refused_with_those_that_were(made: Path) -> None:
