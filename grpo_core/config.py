@@ -489,13 +489,13 @@ class HealthConfig:
     acknowledged: Mapping[str, str] = field(default_factory=dict)
     """Condition → the reason why it is accepted: its alarms then neither act nor block promotion."""
     patience: int = 2
-    """Steps in a row that a condition that wavers must hold before it is an alarm, and must be gone before the alarm is closed."""
+    """Steps in a row that a condition that wavers must hold before it is an alarm; gone for more than so many, the alarm is closed."""
     window: int = 10
     """Steps over which trends (of reward, accuracy, length, repetition) are read."""
     max_kl: float = 0.5
     """Early explosion: KL to the reference, nats a token."""
     max_policy_kl: float = 0.02
-    """Early explosion: how far one rollout batch's updates move the policy, nats a token."""
+    """Early explosion: how far the policy moves within a rollout batch before its last update, nats a token; nothing with a single update."""
     max_grad_norm: float = 5.0
     """Early explosion: gradient norm before clipping."""
     max_sampler_gap: float = 0.001
@@ -584,12 +584,18 @@ class BlindReviewConfig:
     """Held-out prompts shown with one completion of the policy and one of the reference."""
     num_control_pairs: int = 4
     """Extra pairs with two completions of the same model, to measure the reviewers."""
+    num_repeat_pairs: int = 4
+    """Pairs shown once more near the end, sides swapped, to see who answers alike again (fewer where there are too few pairs)."""
+    precision: float = 0.1
+    """The verdict has votes enough once its win rate is known to within this much on either side (95 %)."""
     seed: int = 0
     """Seed of the choice of prompts, of the order and of the sides."""
 
     def __post_init__(self) -> None:
         require_at_least("blind_review_set", self, 1, "num_pairs")
-        require_at_least("blind_review_set", self, 0, "num_control_pairs")
+        require_at_least("blind_review_set", self, 0, "num_control_pairs", "num_repeat_pairs")
+        known = "lie between 0.01 and 0.49: a share is known to within 0.5 before anybody has voted"
+        require(0.01 <= self.precision <= 0.49, "blind_review_set.precision", self.precision, known)
 
 
 def _default_rewards() -> dict[str, float]:

@@ -33,13 +33,13 @@ def live_shares(right: Sequence[int], graded: Sequence[int], sizes: Sequence[int
 
     def extrapolated(size: int) -> float:
         seen, before = without_bias(fewest), beta_live(*moments, fewest)
-        return seen + (1 - seen) * (beta_live(*moments, size) - before) / (1 - before)
+        return seen if before >= 1 else seen + (1 - seen) * (beta_live(*moments, size) - before) / (1 - before)
 
     return tuple(Live(size, extrapolated(size) if size > fewest else without_bias(size), is_extrapolated=size > fewest) for size in sizes)
 
 
 def beta_moments(right: Sequence[int], graded: Sequence[int]) -> tuple[float, float]:
-    """Mean and variance over prompts of the chance p to be right, both unbiased: c/n has mean p and c(c - 1)/(n(n - 1)) has mean p^2."""
+    """Mean and variance over prompts of the chance p to be right: c/n has mean p and c(c - 1)/(n(n - 1)) has mean p^2, both without bias."""
     pairs = [(c, n) for c, n in zip(right, graded, strict=True) if n > 1]
     if not pairs:
         mean = sum(right) / max(sum(graded), 1)

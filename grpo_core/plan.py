@@ -160,8 +160,9 @@ def _about_signal(config: RunConfig) -> Iterator[str]:
     if grpo.length_target > longest:
         yield f"grpo.length_target ({grpo.length_target}) is more than rollout.max_new_tokens ({longest}): no completion is as long, so longer always pays"
     if grpo.select_metric not in config.rewards:
+        seldom = "only every grpo.eval_every steps" if grpo.eval_every else "nowhere"
         yield (
-            f"grpo.select_metric ({grpo.select_metric}) is none of the rewards: the health monitor counts right answers only every grpo.eval_every steps; "
+            f"grpo.select_metric ({grpo.select_metric}) is none of the rewards: the health monitor counts right answers {seldom}; "
             f"rewards.{grpo.select_metric} 0 counts them at every step and pays nothing"
         )
     if grpo.beta > 0 and grpo.kl_estimator == "k1":

@@ -66,7 +66,7 @@ def _not_yet(compared: Comparison, arms: Sequence[Measured]) -> str | None:
 def _no_rise(arms: Sequence[Measured]) -> str | None:
     """That not even the fastest arm rises for certain."""
     fastest = _fastest(arms)
-    rise = t_interval(fastest.slopes)
+    rise = t_interval(fastest.slopes, len(arms))
     if rise.low > 0:
         return None
     found = f"fastest is {fastest.label}, {signed(rise.estimate)} [{signed(rise.low)}, {signed(rise.high)}] a step"
@@ -81,7 +81,7 @@ def _fastest(arms: Sequence[Measured]) -> Measured:
 def _fast(left: list[Measured], arms: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
     """Without those that rise more slowly than the fastest."""
     fastest = _fastest(arms)
-    slower = [arm for arm in left if _exceeds(arm.slopes, fastest.slopes)]
+    slower = [arm for arm in left if _exceeds(arm.slopes, fastest.slopes, len(arms) - 1)]
     told = [f"{arm.label} rises more slowly than {fastest.label} ({_against(arm.slopes, fastest.slopes, sign='+')} a step)" for arm in slower]
     return [arm for arm in left if arm not in slower], told
 
@@ -92,7 +92,7 @@ def _accurate(left: list[Measured], arms: Sequence[Measured]) -> tuple[list[Meas
         return left, []
     ends = {arm.label: shares(arm.final) for arm in arms}
     best = max(arms, key=lambda arm: _mean(ends[arm.label]))
-    worse = [arm for arm in left if _exceeds(ends[arm.label], ends[best.label], margin=ALIKE_ACCURACY)]
+    worse = [arm for arm in left if _exceeds(ends[arm.label], ends[best.label], len(arms) - 1, margin=ALIKE_ACCURACY)]
     told = [f"{arm.label} ends less accurate on select than {best.label} ({_against(ends[arm.label], ends[best.label])})" for arm in worse]
     return [arm for arm in left if arm not in worse], told
 
@@ -100,7 +100,7 @@ def _accurate(left: list[Measured], arms: Sequence[Measured]) -> tuple[list[Meas
 def _calm(left: list[Measured], arms: Sequence[Measured]) -> tuple[list[Measured], list[str]]:
     """Without those that jitter more than the calmest of what is left, by what the draw of prompts does not explain."""
     calmest = min(left, key=lambda arm: _mean(arm.unrest))
-    jittery = [arm for arm in left if _exceeds(calmest.unrest, arm.unrest, margin=ALIKE * _mean([jitter**2 for jitter in arm.jitters]))]
+    jittery = [arm for arm in left if _exceeds(calmest.unrest, arm.unrest, len(arms) - 1, margin=ALIKE * _mean([jitter**2 for jitter in arm.jitters]))]
     told = [f"{arm.label} jitters more than {calmest.label} ({_unrest(arm):.3g} against {_unrest(calmest):.3g} beyond the draw)" for arm in jittery]
     return [arm for arm in left if arm not in jittery], told
 
@@ -119,9 +119,9 @@ def _cheap(left: list[Measured], arms: Sequence[Measured]) -> tuple[list[Measure
     return [arm for arm in left if arm not in dear], told
 
 
-def _exceeds(smaller: Sequence[float], larger: Sequence[float], *, margin: float | None = None) -> bool:
+def _exceeds(smaller: Sequence[float], larger: Sequence[float], comparisons: int, *, margin: float | None = None) -> bool:
     """Whether the second mean is larger: Welch's interval leaves 0 out, and the difference is above `margin` (else `ALIKE` of the larger one)."""
-    difference = welch(smaller, larger)
+    difference = welch(smaller, larger, max(1, comparisons))
     least = ALIKE * abs(_mean(larger)) if margin is None else margin
     return difference.low > 0 and difference.estimate > least
 

@@ -21,8 +21,11 @@ class Interval:
     high: float
 
 
-def wilson(successes: int, trials: int) -> Interval:
-    """Wilson's score interval of a share (E. B. Wilson, 1927): sensible at 0 and 1, where the normal one has no width."""
+def wilson(successes: float, trials: int) -> Interval:
+    """Wilson's score interval of a share (E. B. Wilson, 1927): sensible at 0 and 1, where the normal one has no width.
+
+    `successes` may be a sum of scores between 0 and 1: no such score varies more than a coin of the same mean, so the interval is rather too wide.
+    """
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs 0 ≤ successes ≤ trials and at least one trial, got {successes} of {trials}")
     share, z2 = successes / trials, Z95**2
@@ -32,25 +35,28 @@ def wilson(successes: int, trials: int) -> Interval:
     return Interval(share, 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half)
 
 
-def t95(degrees: float) -> float:
-    """Two-sided 95 % of Student's t with so many degrees of freedom, at least 1 (12.706 with one, `Z95` with ever more)."""
+def t95(degrees: float, comparisons: int = 1) -> float:
+    """Two-sided 95 % of Student's t with so many degrees of freedom, at least 1 (12.706 with one, `Z95` with ever more).
+
+    Of several `comparisons` each gets its part of the 5 % (Bonferroni): then all of them hold together 95 times of 100.
+    """
     if not degrees >= 1:
         raise ValueError(f"t95 needs at least 1 degree of freedom, got {degrees}")
-    return float(stdtrit(degrees, 0.975))
+    return float(stdtrit(degrees, 1 - 0.025 / comparisons))
 
 
-def t_interval(values: Sequence[float]) -> Interval:
-    """The mean of independent measurements, with Student's 95 % interval; of one measurement the interval is everything."""
+def t_interval(values: Sequence[float], comparisons: int = 1) -> Interval:
+    """The mean of independent measurements, with Student's 95 % interval (`t95`); of one measurement the interval is everything."""
     if not values:
         raise ValueError("the mean of no measurements is not defined")
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Interval(mean, -math.inf, math.inf)
-    half = t95(len(values) - 1) * math.sqrt(_variance(values, mean) / len(values))
+    half = t95(len(values) - 1, comparisons) * math.sqrt(_variance(values, mean) / len(values))
     return Interval(mean, mean - half, mean + half)
 
 
-def welch(first: Sequence[float], second: Sequence[float]) -> Interval:
+def welch(first: Sequence[float], second: Sequence[float], comparisons: int = 1) -> Interval:
     """Mean of `second` less mean of `first`, with Welch's 95 % interval: two sets of independent measurements of differing spread (B. L. Welch, 1947).
 
     Where either holds only one measurement, the interval is everything.
@@ -66,7 +72,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Interval:
     if total == 0:
         return Interval(difference, difference, difference)
     degrees = total**2 / math.fsum(square**2 / (len(values) - 1) for square, values in zip(squares, (first, second), strict=True))
-    half = t95(max(1.0, degrees)) * math.sqrt(total)
+    half = t95(max(1.0, degrees), comparisons) * math.sqrt(total)
     return Interval(difference, difference - half, difference + half)
 
 

@@ -21,13 +21,13 @@ NGRAM = 4
 """Tokens of the n-grams that repetition counts."""
 
 
-def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[str, float]:
+def reward_metrics(scores: Scores, signal: Signal, full_marks: float, scale: float) -> dict[str, float]:
     """Raw rewards: over the batch, by function, what became of completions, the share of groups alike, and of these alike at full marks."""
     known = signal.rewards[signal.scored]
     # Rewards that are all alike have a deviation of exactly 0: that of 128 times 0.7 would be 1e-16, as their mean is not 0.7.
     alike = len(known) == 0 or bool(zero_variance(known.unsqueeze(0), torch.ones_like(known, dtype=torch.bool).unsqueeze(0)))
     metrics = {"reward/mean": float(known.mean()) if len(known) else 0.0, "reward/std": 0.0 if alike else float(known.std(correction=0))}
-    metrics |= spread_metrics(known.tolist(), full_marks)
+    metrics |= spread_metrics(known.tolist(), scale)
     for name, values in scores.by_function.items():
         given = [value for value in values if value is not None]
         metrics[f"reward/{name}"] = sum(given) / max(len(given), 1)
@@ -35,15 +35,15 @@ def reward_metrics(scores: Scores, signal: Signal, full_marks: float) -> dict[st
         metrics[f"status/{status}_fraction"] = scores.row_statuses.count(status) / len(scores.row_statuses)
         metrics |= {f"status/{status}_fraction/{name}": found.count(status) / len(found) for name, found in scores.statuses.items() if status in found}
     lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1)
-    solved = signal.alike & signal.scored.any(dim=1) & (lowest >= full_marks - EQUAL_WITHIN)
+    solved = signal.alike & signal.scored.any(dim=1) & ((lowest - full_marks).abs() <= EQUAL_WITHIN)
     shares = {"zero_variance": signal.alike, "solved_group": solved, "hopeless_group": signal.alike & ~solved}
     return metrics | {f"{name}_fraction": float(groups.double().mean()) for name, groups in shares.items()}
 
 
-def spread_metrics(rewards: Sequence[float], full_marks: float) -> dict[str, float]:
+def spread_metrics(rewards: Sequence[float], scale: float) -> dict[str, float]:
     """Extremes of raw rewards (advantages are bounded and hide them), the share at the lowest, and how far the extremes lie outside of the middle 90 %.
 
-    `reward/outlier` counts that distance in widths of the middle 90 % (full marks where that is wider); of fewer than 20 rewards
+    `reward/outlier` counts that distance in widths of the middle 90 % (of `scale`, the range of rewards, where that is wider); of fewer than 20 rewards
     the middle is all but the two extremes.
     """
     if not rewards:
@@ -56,7 +56,7 @@ def spread_metrics(rewards: Sequence[float], full_marks: float) -> dict[str, flo
         "reward/min": ordered[0],
         "reward/max": ordered[-1],
         "reward/lowest_fraction": sum(reward - ordered[0] <= EQUAL_WITHIN * max(1.0, abs(ordered[0])) for reward in ordered) / len(ordered),
-        "reward/outlier": outside / max(high - low, full_marks, EQUAL_WITHIN),
+        "reward/outlier": outside / max(high - low, scale, EQUAL_WITHIN),
     }
 
 
@@ -156,7 +156,9 @@ def update_metrics(updates: list[StepStatistics]) -> dict[str, float]:
     means = {name: mean(name) for name in ("loss", "policy_loss", "kl_loss", "grad_norm", "entropy", "clip_fraction")}
     last = updates[-1]
     seen = {"ratio/max": max(u.max_ratio for u in updates), "logprob_gap": updates[0].logprob_gap, "grad_norm/max": max(u.grad_norm for u in updates)}
-    return means | seen | {"policy_kl": last.policy_kl, "effective_sample_fraction": last.effective_sample_fraction}
+    # Measured before the last step moves weights: with a single one nothing has moved yet.
+    moved = {"policy_kl": last.policy_kl} if len(updates) > 1 else {}
+    return means | seen | moved | {"effective_sample_fraction": last.effective_sample_fraction}
 
 
 def sampler_metrics(batch: RolloutBatch, kept: Minibatch, updates: list[StepStatistics], *, are_samplers: bool) -> dict[str, float]:
@@ -183,5 +185,5 @@ def select_metrics(rows: pl.DataFrame | None) -> dict[str, float]:
     if rows is None:
         return {}
     graded = rows["correct"].drop_nulls()
-    accuracy = {"eval/select_accuracy": sum(graded) / len(graded)} if len(graded) else {}
+    accuracy = {"eval/select_accuracy": sum(graded) / len(graded), "eval/select_graded": float(len(graded))} if len(graded) else {}
     return accuracy | {"eval/select_length": sum(rows["length"]) / len(rows)}

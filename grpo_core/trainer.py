@@ -27,7 +27,7 @@ from grpo_core.logprobs import completion_logprobs
 from grpo_core.loss import LossConfig, loss_config
 from grpo_core.models import LanguageModel, freeze, load_model, policy_digest
 from grpo_core.randomness import epoch_indices, permutation
-from grpo_core.rewards.registry import code_hash, full_marks
+from grpo_core.rewards.registry import code_hash, full_marks, reward_range
 from grpo_core.rollout import RolloutBatch, draw, score_batch
 from grpo_core.signal import Signal, compare_within_groups
 from grpo_core.step import Minibatch, StepStatistics, optimizer_step
@@ -170,9 +170,9 @@ def learn(trainer: Trainer, batch: RolloutBatch, step: int) -> StepResult:
     cloning = cloning_term(trainer, batch, step)
     with trainer.timed("update"):
         updates = update_policy(trainer, trainable(trainer, kept, batch, signal), step, cloning)
-    marks = full_marks(trainer.config.rewards)
+    marks, scale = full_marks(trainer.config.rewards), reward_range(trainer.config.rewards)
     metrics = {
-        **reward_metrics(scores, signal, marks),
+        **reward_metrics(scores, signal, marks, scale),
         **advantage_metrics(signal),
         **completion_metrics(batch),
         **diversity_metrics(batch, signal, marks),

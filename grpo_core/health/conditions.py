@@ -123,7 +123,7 @@ EXPLAINS: dict[str, tuple[str, ...]] = {
     "truncation": ("dead_rewards", "sparse_rewards", "weak_signal", "late_degeneration"),
     "sparse_rewards": ("weak_signal",),
 }
-"""While an alarm of the first is open, the others are its consequences and are not raised beside it."""
+"""While the first holds, the others are its consequences: they are not raised beside it unless they are graver, or an action is asked for."""
 
 
 def page_of(condition: str) -> str:

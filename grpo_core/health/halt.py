@@ -1,5 +1,6 @@
 """Ending a run that is not well: the bad batch is kept for a person to look at, and the work folder goes back to before the trouble."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import polars as pl
@@ -13,21 +14,24 @@ from grpo_core.work_folder import WorkFolder, checkpoints, faults, step_of
 WEIGHTS = "model.safetensors"
 
 
-def halted(work: WorkFolder, alarm: Alarm, rollouts: pl.DataFrame | None, rewards: pl.DataFrame | None) -> Halted:
-    """Keep the batch of the alarm's first step in `halted/`, go back to the newest whole checkpoint from before the trouble; says all of it."""
-    place = work.folder / "halted" / f"step-{alarm.first_step:06d}"
+def halted(work: WorkFolder, alarms: Sequence[Alarm], step: int, rollouts: pl.DataFrame | None, rewards: pl.DataFrame | None) -> Halted:
+    """Keep the batch of this step in `halted/`, go back to the newest whole checkpoint from before the trouble; says all of it.
+
+    Of several alarms the one whose trouble began first decides how far.
+    """
+    alarm = min(alarms, key=lambda alarm: alarm.since)
+    place = work.folder / "halted" / f"step-{step:06d}"
     for name, rows in (("rollouts", rollouts), ("rewards", rewards)):
         if rows is not None:
             write_table(place / f"{name}.parquet", rows)
     place.mkdir(parents=True, exist_ok=True)
-    write_text(place / "alarms.json", alarms_json([alarm], alarm.first_step))
+    write_text(place / "alarms.json", alarms_json(alarms, step))
     chosen = last_healthy(work.folder, alarm)
     back = _roll_back(work, chosen)
     # A batch without rewards could not be learned from at all: accepting that would change nothing.
     accept = f", or accept it: health.acknowledged.{alarm.condition}: <why>" if rewards is not None else ""
     return Halted(
-        f"halted at step {alarm.first_step}, {alarm.condition}: {alarm.message}\n  what to do: {alarm.remedy} ({alarm.page})\n  {back}\n"
-        f"  the batch lies in {place}{accept}"
+        f"halted at step {step}, {alarm.condition}: {alarm.message}\n  what to do: {alarm.remedy} ({alarm.page})\n  {back}\n  the batch lies in {place}{accept}"
     )
 
 

@@ -35,16 +35,17 @@ class Health:
         told = [replace(alarm, rows=rows_of(alarm, result.rollouts, result.rewards)) for alarm in raised]
         for alarm in told:
             self.on_alarm(alarm)
-        for alarm in told:
-            if alarm.action == "halt":
-                raise halted(self.work, alarm, result.rollouts, result.rewards)
+        holding = [alarm for alarm in self.monitor.alarms if alarm.action == "halt" and alarm.open and alarm.last_step == step]
+        if holding:
+            rows = [replace(alarm, rows=rows_of(alarm, result.rollouts, result.rewards)) for alarm in holding]
+            raise halted(self.work, rows, step, result.rollouts, result.rewards)
         adjust(trainer, told)
 
     def diverged(self, step: int, error: DivergedError) -> Halted:
         """What to raise for a step that could not be done: the weights before it are those of the newest checkpoint."""
         alarm = replace(alarm_of(error.condition, step, Found(str(error)), self.monitor.settings), action="halt")
         self.on_alarm(alarm)
-        return halted(self.work, alarm, error.rollouts, None)
+        return halted(self.work, [alarm], step, error.rollouts, None)
 
 
 def adjust(trainer: Trainer, alarms: Iterable[Alarm]) -> None:
@@ -52,7 +53,7 @@ def adjust(trainer: Trainer, alarms: Iterable[Alarm]) -> None:
     for alarm in alarms:
         if alarm.adjustment:
             trainer.max_grad_norm = alarm.adjustment["max_grad_norm"]
-            trainer.controller = replace(trainer.controller, beta=alarm.adjustment["beta"])
+            trainer.controller = replace(trainer.controller, beta=max(trainer.controller.beta, alarm.adjustment["beta"]))
 
 
 def write_alarms(work: WorkFolder, config: RunConfig, path: Path, clock_path: Path) -> None:

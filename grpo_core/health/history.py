@@ -51,7 +51,7 @@ class History:
     def held(self, count: int, name: str, *, above: float) -> bool:
         """Whether the metric was above this at each of the `count` newest steps."""
         values = self.last(name, count)
-        return len(values) == count and len(self.metrics) >= count and min(values) > above
+        return len(values) == count and min(values) > above
 
 
 def mean(values: Sequence[float]) -> float:

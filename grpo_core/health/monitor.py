@@ -10,7 +10,7 @@ from grpo_core.health.conditions import CONDITIONS, EXPLAINS, page_of
 from grpo_core.health.history import History
 from grpo_core.health.rules import CLOCK_RULES, RULES, Facts, Found, Rule
 from grpo_core.params import section_values
-from grpo_core.rewards.registry import full_marks
+from grpo_core.rewards.registry import full_marks, reward_range
 
 ADJUSTED_GRAD_NORM, ADJUSTED_BETA_FACTOR, LEAST_BETA = 0.5, 1.5, 0.01
 """What `adjust` does: the gradient is clipped here at the latest, beta is multiplied by this and is at least that."""
@@ -61,12 +61,12 @@ class Monitor:
     @classmethod
     def of(cls, config: RunConfig) -> "Monitor":
         """The monitor of the metrics: what it says is a function of metrics.jsonl and the configuration."""
-        return cls(config.health, Facts(full_marks=full_marks(config.rewards), dtype=config.model.dtype), RULES)
+        return cls(config.health, facts_of(config), RULES)
 
     @classmethod
     def of_clock(cls, config: RunConfig) -> "Monitor":
         """The monitor of the timings: what it says differs from run to run, and is kept apart from all that is hashed."""
-        return cls(config.health, Facts(full_marks=full_marks(config.rewards), dtype=config.model.dtype), CLOCK_RULES)
+        return cls(config.health, facts_of(config), CLOCK_RULES)
 
     def observe(self, step: int, metrics: Mapping[str, float]) -> list[Alarm]:
         """Take in a step; the alarms that it raises. Step 0 (before training) raises none."""
@@ -74,9 +74,9 @@ class Monitor:
         found = {name: rule(self.history, self.settings, self.facts) for name, rule in self.rules.items()} if step > 0 else {}
         raised: list[Alarm] = []
         for name, seen in found.items():
-            place = next((place for place, alarm in enumerate(self.alarms) if alarm.condition == name and self._is_back(alarm)), None)
             if seen is None:
                 continue
+            place = next((place for place, alarm in enumerate(self.alarms) if alarm.condition == name and self._is_back(alarm)), None)
             if place is not None:
                 self.alarms[place] = replace(self.alarms[place], last_step=step)
             elif not self._is_explained(name):
@@ -98,16 +98,28 @@ class Monitor:
         return self.history.step - alarm.last_step <= REOPENS * self.settings.window or CONDITIONS[alarm.condition].stays_open
 
     def _is_explained(self, condition: str) -> bool:
-        return any(condition in EXPLAINS.get(alarm.condition, ()) and self._is_current(alarm) for alarm in self.alarms)
+        """Another alarm leads to it: one no less grave, and never where the user wants something done about this one."""
+        if self.settings.actions.get(condition, "warn") != "warn":
+            return False
+        return any(condition in EXPLAINS.get(alarm.condition, ()) and self._is_current(alarm) and self._is_as_grave(alarm, condition) for alarm in self.alarms)
+
+    def _is_as_grave(self, alarm: Alarm, condition: str) -> bool:
+        return alarm.severity == "alarm" or CONDITIONS[condition].severity == "warning"
 
     def _aged(self, alarm: Alarm) -> Alarm:
-        """Closed once the condition is gone for as long as patience asks."""
+        """Closed once the condition is gone for more steps than `patience`."""
         lasts = self._is_current(alarm) or CONDITIONS[alarm.condition].stays_open
         return replace(alarm, open=lasts and alarm.acknowledged is None)
 
     def _alarm(self, name: str, seen: Found, metrics: Mapping[str, float]) -> Alarm:
         alarm = alarm_of(name, self.history.step, seen, self.settings)
         return replace(alarm, adjustment=adjustment(metrics)) if alarm.action == "adjust" else alarm
+
+
+def facts_of(config: RunConfig) -> Facts:
+    """What the rules must know of a run beside its metrics."""
+    drawn = config.grpo.prompts_per_step * config.grpo.group_size
+    return Facts(full_marks=full_marks(config.rewards), reward_range=reward_range(config.rewards), batch_size=drawn, dtype=config.model.dtype)
 
 
 def alarm_of(name: str, step: int, seen: Found, settings: HealthConfig) -> Alarm:

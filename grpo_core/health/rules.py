@@ -4,6 +4,7 @@ Thresholds are the `health` section's. A rule is a pure function of what metrics
 at again later, gets the same verdict.
 """
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,10 @@ class Facts:
 
     full_marks: float
     """The most that a completion can earn."""
+    reward_range: float
+    """From the least to the most that it can earn."""
+    batch_size: int
+    """Completions a step."""
     dtype: str
     """Precision of the forward pass."""
 
@@ -40,6 +45,8 @@ MISALIGNED_KL = 0.3
 """Nats a token by which KL jumps in one step when the reference reads other tokens."""
 MISALIGNED_TIMES = 10.0
 """How much further that is than the policy itself moved."""
+MISALIGNED_SHARE = 0.5
+"""How much of the KL, before or after, the jump must be: a large KL differs from batch to batch."""
 BEYOND_ACCURACY = 0.01
 """Share of the rewards' variance in groups that right answers do not explain, from which length may be what is paid."""
 HOPELESS = 0.2
@@ -48,6 +55,14 @@ SHARPENED = 3.0
 """Entropy that falls by this factor within `patience` steps was sharpened by the sampler, not learned away."""
 COLLAPSED = 0.2
 """Entropy below this share of what it began with."""
+CHANCE = 1e-3
+"""What is likelier than this is no sign of anything."""
+FEWEST_ALIKE = 32
+"""Completions that must have earned the same from the first step on."""
+STANDARD_ERRORS = 5.0
+"""How many standard errors a mean of rewards must have fallen by: the best of many windows is lucky."""
+MEDIAN_DIFFERENCE = 0.9539
+"""Median of how far two draws of the normal distribution differ, in its standard deviations."""
 MIN_SLOW_SECONDS = 0.5
 """Scoring that is faster than this is never slow."""
 
@@ -75,14 +90,14 @@ def reference_misaligned(history: History, settings: HealthConfig, facts: Facts)
     if kl is None or before is None or moved is None:
         return None
     jump = abs(kl - before)
-    if jump <= MISALIGNED_KL or jump <= MISALIGNED_TIMES * moved:
+    if jump <= max(MISALIGNED_KL, MISALIGNED_TIMES * moved, MISALIGNED_SHARE * max(abs(kl), abs(before))):
         return None
     message = f"KL to the reference went from {before:.3g} to {kl:.3g} nats a token in one step, in which the policy moved by {moved:.2g}"
     return Found(message, _evidence(history, "kl/mean", "policy_kl"))
 
 
 def early_explosion(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
-    said = []
+    said, since = [], []
     limits = (
         ("kl/mean", settings.max_kl, 1, "KL to the reference is {:.3g} nats a token (health.max_kl {:g})"),
         ("policy_kl", settings.max_policy_kl, settings.patience, "one batch moves the policy by {:.3g} nats a token (health.max_policy_kl {:g})"),
@@ -91,18 +106,26 @@ def early_explosion(history: History, settings: HealthConfig, facts: Facts) -> F
     for name, most, steps, sentence in limits:
         if history.held(steps, name, above=most):
             said.append(sentence.format(history.now(name), most))
+            since.append(_before_batch(history, steps) if name == "kl/mean" else history.step - steps)
     if not said:
         return None
     shown = ("kl/mean", "policy_kl", "grad_norm", "ratio/max", "effective_sample_fraction", "advantage/max", "reward/mean")
-    return Found("; ".join(said), _evidence(history, *shown))
+    return Found("; ".join(said), _evidence(history, *shown), min(since))
 
 
 def dead_rewards(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
+    """Nothing is told apart any more, and by what was told apart before that is no chance."""
     spread, best = history.last("reward/std", settings.patience), history.last("reward/max", settings.patience)
-    if len(spread) < settings.patience or len(best) < settings.patience or max(spread) > 0 or _is_solved(best[-1], facts):
+    if min(len(spread), len(best)) < settings.patience or max(spread) > 0 or _is_solved(best[-1], facts):
+        return None
+    earlier = history.metrics[max(0, len(history.metrics) - settings.patience - settings.window) : -settings.patience]
+    apart = [metrics["reward/lowest_fraction"] for metrics in earlier if metrics.get("reward/std", 0.0) > 0 and "reward/lowest_fraction" in metrics]
+    drawn = settings.patience * facts.batch_size
+    share = mean(apart) if apart else None
+    if drawn < FEWEST_ALIKE if share is None else share**drawn + (1 - share) ** drawn > CHANCE:
         return None
     message = f"every completion of the last {settings.patience} steps earned the same as the others of its step ({best[-1]:.4g} now)"
-    return Found(message, _evidence(history, "reward/mean", "reward/std", "zero_variance_fraction"))
+    return Found(message, _evidence(history, "reward/mean", "reward/std", "zero_variance_fraction"), history.step - settings.patience)
 
 
 def weak_signal(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
@@ -111,7 +134,11 @@ def weak_signal(history: History, settings: HealthConfig, facts: Facts) -> Found
     if alike is None or not dead or not history.held(steps, "hopeless_group_fraction", above=HOPELESS):
         return None
     message = f"in {alike:.0%} of the groups all rewards are alike, and not as they are solved (health.max_alike_fraction {settings.max_alike_fraction:g})"
-    return Found(message, _evidence(history, "zero_variance_fraction", "hopeless_group_fraction", "solved_group_fraction", "reward/mean", "entropy"))
+    return Found(
+        message,
+        _evidence(history, "zero_variance_fraction", "hopeless_group_fraction", "solved_group_fraction", "reward/mean", "entropy"),
+        _before_batch(history, steps),
+    )
 
 
 def sparse_rewards(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
@@ -122,7 +149,8 @@ def sparse_rewards(history: History, settings: HealthConfig, facts: Facts) -> Fo
     if _is_solved(history.now("reward/mean") or 0.0, facts):
         return None
     message = f"{shares[-1]:.0%} of the completions earn the lowest reward of their batch (health.sparse_fraction {settings.sparse_fraction:g})"
-    return Found(message, _evidence(history, "reward/lowest_fraction", "reward/mean", "zero_variance_fraction"))
+    evidence = _evidence(history, "reward/lowest_fraction", "reward/mean", "zero_variance_fraction")
+    return Found(message, evidence, _before_batch(history, settings.patience + 1))
 
 
 def repeated_prompts(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
@@ -136,7 +164,8 @@ def repeated_prompts(history: History, settings: HealthConfig, facts: Facts) -> 
 def low_diversity(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
     """Alike from the first step on, or all at once: the sampler's doing."""
     if _is_alike(history, settings) and (len(history.steps) <= settings.patience + 1 or _was_sharpened(history, settings)):
-        return Found(_alike(history, settings), _evidence(history, "distinct_fraction", "entropy", "zero_variance_fraction"))
+        evidence = _evidence(history, "distinct_fraction", "entropy", "zero_variance_fraction")
+        return Found(_alike(history, settings), evidence, _before_batch(history, settings.patience))
     return None
 
 
@@ -149,7 +178,7 @@ def entropy_collapse(history: History, settings: HealthConfig, facts: Facts) -> 
     if share >= COLLAPSED:
         return None
     message = f"{_alike(history, settings)}; entropy is {share:.0%} of what it was"
-    return Found(message, _evidence(history, "distinct_fraction", "entropy", "hopeless_group_fraction"))
+    return Found(message, _evidence(history, "distinct_fraction", "entropy", "hopeless_group_fraction"), _before_batch(history, settings.patience))
 
 
 def truncation(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
@@ -157,7 +186,7 @@ def truncation(history: History, settings: HealthConfig, facts: Facts) -> Found 
         return None
     share = history.now("truncated_fraction")
     message = f"{share:.0%} of the completions are cut at rollout.max_new_tokens (health.max_truncated_fraction {settings.max_truncated_fraction:g})"
-    return Found(message, _evidence(history, "truncated_fraction", "length/mean", "reward/mean"))
+    return Found(message, _evidence(history, "truncated_fraction", "length/mean", "reward/mean"), _before_batch(history, settings.patience))
 
 
 def runaway_length(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
@@ -180,14 +209,11 @@ def reward_hacking(history: History, settings: HealthConfig, facts: Facts) -> Fo
 def late_degeneration(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
     if len(history.steps) < 2 * settings.window:
         return None
-    said = _fell_from_its_best(history, settings, facts) or _repeats_itself(history, settings)
-    if said is None:
+    found = _fell_from_its_best(history, settings, facts) or _repeats_itself(history, settings)
+    if found is None:
         return None
-    early, late = _halves(history, "kl/mean", settings)
-    rising = early is not None and late is not None and late > 1.1 * early
-    cause = "KL still rises: beta is too small or fell too fast" if rising else "KL is flat: the reward is being fooled, or its data has changed"
     evidence = _evidence(history, "reward/mean", "kl/mean", "beta", "repetition")
-    return Found(f"{said}; {cause}", evidence, history.step - settings.window)
+    return Found(f"{found.message}; {_cause(history, settings)}", evidence, found.since)
 
 
 def reward_failures(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
@@ -247,13 +273,19 @@ def _evidence(history: History, *names: str) -> dict[str, float]:
     return {name: value for name in names if (value := history.now(name)) is not None}
 
 
+def _before_batch(history: History, steps: int) -> int:
+    """The last step whose weights were well, where the batches of so many `steps` show trouble: a step's batch is drawn with the weights before it."""
+    return history.step - steps - 1
+
+
 def _is_solved(reward: float, facts: Facts) -> bool:
-    return reward >= SETTLED * facts.full_marks
+    """At full marks; what earns more than there is shows that the range is another."""
+    return facts.full_marks - (1 - SETTLED) * facts.reward_range <= reward <= facts.full_marks + 1e-6 * facts.reward_range
 
 
 def _full(history: History, facts: Facts) -> float:
-    """The most that what `_gain_of` names can be."""
-    return 1.0 if _gain_of(history) == "train_accuracy" else facts.full_marks
+    """The range of what `_gain_of` names."""
+    return 1.0 if _gain_of(history) == "train_accuracy" else facts.reward_range
 
 
 def _gain_of(history: History) -> str:
@@ -264,10 +296,8 @@ def _gain_of(history: History) -> str:
 def _halves(history: History, name: str, settings: HealthConfig) -> tuple[float | None, float | None]:
     """Mean of a metric over the older and the newer half of the window; None while it is not full."""
     half = settings.window // 2
-    if len(history.steps) < settings.window:
-        return None, None
     late, early = history.last(name, half), history.last(name, half, ending=settings.window - half)
-    return (mean(early), mean(late)) if early and late else (None, None)
+    return (mean(early), mean(late)) if len(early) == len(late) == half else (None, None)
 
 
 def _is_alike(history: History, settings: HealthConfig) -> bool:
@@ -296,43 +326,69 @@ def _length_is_paid(history: History, settings: HealthConfig) -> Found | None:
         f"among equally correct completions of a prompt reward follows length (correlation {paid:.2f}, health.length_paid {settings.length_paid:g}), "
         f"and {share:.0%} of what rewards tell apart is not correctness"
     )
-    return Found(message, _evidence(history, "length_paid", "reward/beyond_accuracy", "length/mean", "train_accuracy"))
+    return Found(message, _evidence(history, "length_paid", "reward/beyond_accuracy", "length/mean", "train_accuracy"), history.step - steps)
 
 
 def _reward_without_accuracy(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
     """The reward rises and right answers become fewer: in training where they are counted, else on `select`."""
     early, late = _halves(history, "reward/mean", settings)
-    if early is None or late is None or late - early <= 0.02 * facts.full_marks:
+    if early is None or late is None or late - early <= 0.02 * facts.reward_range:
         return None
     before, after = _halves(history, "train_accuracy", settings)
-    name = "accuracy in training"
+    name, least = "accuracy in training", settings.accuracy_drop
     if before is None or after is None:
-        selected = [value for _, value in history.series("eval/select_accuracy")]
-        if len(selected) < 2:
+        ends = _ends_on_select(history, settings)
+        if ends is None:
             return None
-        before, after, name = max(selected[:-1]), selected[-1], "accuracy on select"
-    if before - after <= settings.accuracy_drop:
+        (before, after), graded, name = ends, history.series("eval/select_graded")[-1][1], "accuracy on select"
+        least += 2 * ((before * (1 - before) + after * (1 - after)) / graded) ** 0.5
+    if before - after <= least:
         return None
     fell = f"{name} fell from {before:.3f} to {after:.3f} (health.accuracy_drop {settings.accuracy_drop:g})"
     evidence = _evidence(history, "reward/mean", "train_accuracy", "eval/select_accuracy", "length/mean", "repetition")
     return Found(f"the reward rose from {early:.3f} to {late:.3f} and {fell}", evidence, history.step - settings.window)
 
 
-def _fell_from_its_best(history: History, settings: HealthConfig, facts: Facts) -> str | None:
-    means = history.window_means("reward/mean", settings.window)
-    if not means or max(means) - means[-1] <= settings.reward_drop * facts.full_marks:
+def _ends_on_select(history: History, settings: HealthConfig) -> tuple[float, float] | None:
+    """Accuracy of the evaluations before and at the end of the window in which the reward rose; None where they do not enclose it."""
+    evaluated = history.series("eval/select_accuracy")
+    before = [value for step, value in evaluated if step <= history.step - settings.window]
+    if not before or evaluated[-1][0] <= history.step - settings.window:
         return None
-    fell = f"the mean reward of {settings.window} steps fell from {max(means):.3f} to {means[-1]:.3f}"
-    return f"{fell} (health.reward_drop {settings.reward_drop:g} of full marks)"
+    return before[-1], evaluated[-1][1]
 
 
-def _repeats_itself(history: History, settings: HealthConfig) -> str | None:
-    first = [value for _, value in history.series("repetition")][: settings.window]
+def _fell_from_its_best(history: History, settings: HealthConfig, facts: Facts) -> Found | None:
+    window, means, rewards = settings.window, history.window_means("reward/mean", settings.window), history.series("reward/mean")
+    if len(means) < 2:
+        return None
+    best = max(range(len(means)), key=lambda place: means[place])
+    # Neighbouring steps differ by the luck of the draw, whatever the trend.
+    luck = median([abs(after - before) for (_, before), (_, after) in itertools.pairwise(rewards[-10 * window :])]) / MEDIAN_DIFFERENCE
+    least = max(settings.reward_drop * facts.reward_range, STANDARD_ERRORS * luck * (2 / window) ** 0.5)
+    if means[best] - means[-1] <= least:
+        return None
+    fell = f"the mean reward of {window} steps fell from {means[best]:.3f} to {means[-1]:.3f} (health.reward_drop {settings.reward_drop:g} of the range)"
+    return Found(fell, since=rewards[best + window - 1][0])
+
+
+def _repeats_itself(history: History, settings: HealthConfig) -> Found | None:
+    first = [value for _, value in history.series("repetition")[: settings.window]]
     now = history.last("repetition", settings.window // 2)
     if not first or not now or mean(now) - mean(first) <= settings.max_repetition:
         return None
     grew = f"{mean(now):.0%} of their n-grams, {mean(first):.0%} in the beginning (health.max_repetition {settings.max_repetition:g})"
-    return f"completions repeat themselves: {grew}"
+    return Found(f"completions repeat themselves: {grew}", since=history.step - settings.window)
+
+
+def _cause(history: History, settings: HealthConfig) -> str:
+    """What KL says of why a policy gets worse."""
+    early, late = _halves(history, "kl/mean", settings)
+    if early is None or late is None:
+        return "KL is not measured (grpo.beta is 0), so nothing held it to the reference"
+    if late - early > 0.1 * abs(early):
+        return "KL still rises: beta is too small or fell too fast"
+    return "KL is flat: the reward is being fooled, or its data has changed"
 
 
 def _own_seconds(timings: Mapping[str, float]) -> float:

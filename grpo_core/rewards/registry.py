@@ -79,6 +79,11 @@ def full_marks(weights: Mapping[str, float]) -> float:
     return sum(max(weight * traits(name).lowest, weight * traits(name).highest) for name, weight in weights.items())
 
 
+def reward_range(weights: Mapping[str, float]) -> float:
+    """From the least to the most that a completion can earn."""
+    return sum(abs(weight) * (traits(name).highest - traits(name).lowest) for name, weight in weights.items())
+
+
 def load_reward(name: str) -> RewardFunction:
     """The built-in function `name`, or the one at the import path `package.module:function`."""
     if name not in BUILT_IN and ":" not in name:

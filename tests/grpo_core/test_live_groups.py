@@ -22,14 +22,15 @@ def test_the_explored_size_gives_what_was_seen() -> None:
     assert live_shares([0, 1, 8, 7], [8, 8, 8, 8], [8]) == (Live(8, 0.5, is_extrapolated=False),)
 
 
+def test_groups_that_are_surely_live_stay_so() -> None:
+    assert live_shares([32] * 10, [64] * 10, [128])[0].share == pytest.approx(1.0)
+    assert 0.99 < live_shares([30, 34, 32, 31, 28], [64] * 5, [128])[0].share <= 1.0
+
+
 def test_moments_are_unbiased() -> None:
     """Two kinds of prompts, half each: p is 0.1 or 0.7, so its mean is 0.4 and its mean square 0.25."""
-    mean = square = 0.0
-    for p in (0.1, 0.7):
-        for c in range(9):
-            mean += chance(c, 8, p) * c / 8 / 2
-            square += chance(c, 8, p) * c * (c - 1) / 56 / 2
-    assert (mean, square) == pytest.approx((0.4, 0.25))
+    right = [c for p in (0.1, 0.7) for c in range(9) for _ in range(round(chance(c, 8, p) * 20_000))]
+    assert beta_moments(right, [8] * len(right)) == pytest.approx((0.4, 0.25 - 0.4**2), abs=1e-4)
     assert beta_moments([0, 8, 4, 4], [8, 8, 8, 8]) == pytest.approx((0.5, (1 + 2 * 12 / 56) / 4 - 0.25))
     assert beta_moments([2, 2], [4, 4]) == (0.5, 0.0), "less spread than chance alone gives is none"
     assert beta_moments([1, 0], [1, 1]) == (0.5, 0.0), "one completion a prompt says nothing of the spread"

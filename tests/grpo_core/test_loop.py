@@ -52,7 +52,7 @@ def test_every_step_is_reported_once_and_in_order(done: tuple[Files, list[StepRe
 
 def test_step_zero_is_the_evaluation_before_training(done: tuple[Files, list[StepReport]]) -> None:
     metrics = lines(done[0].checkpoint / "metrics.jsonl")
-    assert set(metrics[0]) == {"step", "eval/select_accuracy", "eval/select_length"}
+    assert set(metrics[0]) == {"step", "eval/select_accuracy", "eval/select_graded", "eval/select_length"}
     assert [line["step"] for line in metrics if "eval/select_accuracy" in line] == [0, 3, 6]
 
 
@@ -68,7 +68,7 @@ def test_the_metrics_hold_what_their_readers_need_and_no_clock(done: tuple[Files
         "repeated_prompt_fraction", "advantage/mean_over_std", "grad_norm/max", "max_grad_norm", "policy_kl", "effective_sample_fraction", "sampler_gap",
     }  # fmt: skip
     for line in lines(files.checkpoint / "metrics.jsonl")[1:]:
-        assert set(line) - {"eval/select_accuracy", "eval/select_length"} == needed
+        assert set(line) - {"eval/select_accuracy", "eval/select_graded", "eval/select_length"} == needed
     for line in lines(files.timings)[1:]:
         assert set(line) >= {"step", "timestamp_ms", "seconds", "tokens_per_second", "seconds/sample", "seconds/score", "seconds/reference", "seconds/update"}
 

@@ -104,6 +104,14 @@ def test_students_quantiles_are_those_of_the_tables(degrees: float, quantile: fl
     assert t95(degrees) == pytest.approx(quantile, rel=3e-5)
 
 
+def test_several_comparisons_share_the_five_per_cent() -> None:
+    """With 4 degrees of freedom and 5 comparisons: the 99.5 % quantile, 4.60409."""
+    assert t95(4, 5) == pytest.approx(4.60409, rel=1e-5)
+    one, five = (t_interval([1.0, 2.0, 3.0, 4.0, 5.0], comparisons) for comparisons in (1, 5))
+    assert (five.high - five.estimate) / (one.high - one.estimate) == pytest.approx(4.60409 / 2.77645, rel=1e-5)
+    assert welch([1.0, 2.0, 3.0], [2.0, 4.0, 6.0], 3).low < welch([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]).low
+
+
 def test_students_quantile_falls_to_that_of_the_normal_distribution() -> None:
     assert t95(100) > t95(1000) > t95(1e9) == pytest.approx(1.96, abs=3e-4)
     with pytest.raises(ValueError, match="at least 1 degree of freedom, got 0"):

@@ -59,7 +59,7 @@ def scores(totals: Sequence[float | None], **by_function: Sequence[float | None]
 
 
 def rewarded(rewards: Sequence[Sequence[float | None]], full_marks: float = 1.0) -> dict[str, float]:
-    return reward_metrics(scores([value for row in rewards for value in row]), signal(rewards), full_marks)
+    return reward_metrics(scores([value for row in rewards for value in row]), signal(rewards), full_marks, full_marks)
 
 
 # -------------------------------------------------------------------------------------------------------------------- rewards
@@ -76,7 +76,9 @@ def rewarded(rewards: Sequence[Sequence[float | None]], full_marks: float = 1.0)
         ([0.0] * 9 + [1.0] * 9 + [1e6] * 2, 1.0, 0.0),  # two in twenty at one end are part of the middle 90 %
         ([0.0] * 19 + [1.0], 1.0, 1.0),  # the one right answer of a sparse reward is no outlier
         ([0.3] * 20, 1.0, 0.0),
-        ([0.0] * 9 + [1e6], 1.0, 0.0),  # fewer than twenty have no middle 90 %
+        ([0.0] * 9 + [1e6], 1.0, 1e6),  # of fewer than twenty the middle is all but the two extremes
+        ([0.0, 1e6], 1.0, 0.0),
+        ([0.0], 1.0, 0.0),
     ],
 )
 def test_an_outlier_is_measured_in_spreads_beyond_the_middle_of_the_batch(rewards: list[float], full_marks: float, expected: float) -> None:

@@ -416,7 +416,7 @@ def test_selection_looks_at_select_prompts_only(files: Files) -> None:
     assert set(rows["step"]) == {3}
     assert set(rows["decoding"]) == {"greedy"}
     assert set(rows["policy_digest"]) == {policy_digest(trainer.policy.model)}
-    assert select_metrics(rows) == {"eval/select_accuracy": rows["correct"].mean(), "eval/select_length": rows["length"].mean()}
+    assert select_metrics(rows) == {"eval/select_accuracy": rows["correct"].mean(), "eval/select_graded": 4.0, "eval/select_length": rows["length"].mean()}
     nobody = evaluate_select(replace(trainer, select_prompts=select.head(0)), 3)
     assert nobody is None
     assert select_metrics(nobody) == {}

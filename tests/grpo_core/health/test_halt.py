@@ -18,15 +18,25 @@ from transformers import PreTrainedModel
 
 from grpo_core.checkpoint import file_sha256
 from grpo_core.config import HealthAction, RunConfig
-from grpo_core.errors import DivergedError, Halted
-from grpo_core.health.monitor import Alarm
+from grpo_core.errors import DivergedError, Halted, Interrupted
+from grpo_core.health.halt import halted
+from grpo_core.health.monitor import Alarm, alarm_of
+from grpo_core.health.rules import Found
 from grpo_core.loop import Files, StepReport, run_key, train
-from grpo_core.work_folder import checkpoints, damages, step_of
+from grpo_core.work_folder import WorkFolder, checkpoints, damages, step_of
 from tests.tiny_run import content, inputs, outputs, tiny_config
 from tests.troubled_logs import DEAF
 
 TREND = "late_degeneration"
 WINDOW = 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def any_luck() -> Iterator[None]:
+    """The luck of the draw is a fall like any other: few steps have no better one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("grpo_core.health.rules.STANDARD_ERRORS", 0.0)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +47,8 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def drifting(*, acknowledged: bool = False, steps: int = 8) -> RunConfig:
     """Nothing is learned, so the mean reward goes up and down, and any fall is one too many."""
     actions: dict[str, HealthAction] = {TREND: "halt"}
-    health = replace(DEAF, window=WINDOW, reward_drop=0.0, actions=actions, acknowledged={TREND: "a test"} if acknowledged else {})
-    return replace(tiny_config(steps=steps, learning_rate=1e-5, checkpoint_every=1, keep_checkpoints=9, eval_every=0), health=health)
+    health = replace(DEAF, window=WINDOW, reward_drop=0.03, actions=actions, acknowledged={TREND: "a test"} if acknowledged else {})
+    return replace(tiny_config(seed=2, steps=steps, learning_rate=1e-5, checkpoint_every=1, keep_checkpoints=9, eval_every=0), health=health)
 
 
 def cut(**health: Any) -> RunConfig:
@@ -86,7 +96,7 @@ def test_a_run_that_halts_stands_at_the_checkpoint_from_before_the_trouble(given
     files = own_folder(tmp_path, given)
     said, (alarm,) = halt(files, drifting())
     step = alarm.first_step
-    assert alarm.since == step - WINDOW > 0, "the trouble must begin before it is told for this test to mean something"
+    assert 0 < alarm.since < step - 1, "the trouble must begin before it is told for this test to mean something"
     assert (alarm.condition, alarm.action, alarm.open) == (TREND, "halt", True)
 
     newest = checkpoints(files.work)[0]
@@ -269,3 +279,28 @@ def test_a_reference_that_is_misaligned_at_the_first_step_cannot_be_accepted(giv
     assert (alarm.condition, alarm.action) == ("reference_misaligned", "halt")
     assert said.startswith("halted at step 1, reference_misaligned: at step 1 sampler and reference differ by ")
     assert "or accept it" not in said, "the step could not be done: accepting it would change nothing"
+
+
+def test_of_several_alarms_the_one_that_began_first_says_how_far_to_go_back(given: Path, tmp_path: Path) -> None:
+    files = own_folder(tmp_path, given)
+    go(files, drifting(acknowledged=True))
+    late, early = (
+        replace(alarm_of(name, 6, Found("it is so"), DEAF), since=since, open=True, action="halt") for name, since in (("sampler_mismatch", 5), (TREND, 2))
+    )
+    said = str(halted(WorkFolder(files.work), [late, early], 6, None, None))
+    assert said.startswith(f"halted at step 6, {TREND}: it is so\n")
+    assert step_of(checkpoints(files.work)[0]) == 2
+    kept = json.loads((files.work / "halted" / "step-000006" / "alarms.json").read_text())
+    assert [alarm["condition"] for alarm in kept["alarms"]] == ["sampler_mismatch", TREND]
+
+
+def test_a_halt_asked_for_while_the_alarm_holds_acts_at_the_next_step(given: Path, tmp_path: Path) -> None:
+    files = own_folder(tmp_path, given)
+    warns = replace(tiny_config(checkpoint_every=1, keep_checkpoints=9, eval_every=0), health=replace(DEAF, patience=1, max_truncated_fraction=0.0))
+    reports: list[StepReport] = []
+    files.work.parent.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(Interrupted):
+        train(files, warns, on_step=reports.append, on_alarm=lambda alarm: None, should_stop=lambda: len(reports) == 3)
+    said, alarms = halt(files, replace(warns, health=replace(warns.health, actions={"truncation": "halt"})))
+    assert alarms == [], "it was told before"
+    assert said.startswith(f"halted at step {reports[-1].step + 1}, truncation: ")

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import polars as pl
 import pytest
@@ -12,9 +13,13 @@ import pytest
 from grpo_core.checkpoint import unchecked_manifest
 from grpo_core.config import ADJUSTABLE, RunConfig
 from grpo_core.errors import Interrupted
-from grpo_core.health.monitor import Alarm
+from grpo_core.health.health import adjust
+from grpo_core.health.monitor import Alarm, alarm_of
+from grpo_core.health.rules import Found
+from grpo_core.kl_control import KlController
 from grpo_core.loop import Files, StepReport, run_key, train
 from grpo_core.replay import Recorded, replay
+from grpo_core.trainer import Trainer
 from tests.tiny_run import content, inputs, outputs, tiny_config
 from tests.troubled_logs import DEAF
 
@@ -211,3 +216,11 @@ def test_a_shorter_result_of_a_longer_run_has_the_alarms_of_its_own_steps(given:
     go(longer, shorter)
     assert longer.alarms.read_bytes() == files.alarms.read_bytes()
     assert json.loads(files.alarms.read_text())["num_steps"] == 3
+
+
+@pytest.mark.parametrize(("beta", "expected"), [(0.03, 0.06), (0.5, 0.5)])
+def test_an_adjustment_never_lowers_a_beta_that_its_controller_has_raised(beta: float, expected: float) -> None:
+    trainer = Mock(spec=Trainer, max_grad_norm=9.0, controller=KlController(beta=beta))
+    alarm = replace(alarm_of(EXPLOSION, 3, Found("it exploded"), DEAF), adjustment={"max_grad_norm": 0.5, "beta": 0.06})
+    adjust(trainer, [alarm])
+    assert (trainer.max_grad_norm, trainer.controller.beta) == (0.5, expected)

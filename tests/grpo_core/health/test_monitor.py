@@ -17,7 +17,7 @@ from grpo_core.health.rules import CLOCK_RULES, RULES, Facts, Found, Rule
 from tests.tiny_run import REWARD, tiny_config
 from tests.troubled_logs import SETTINGS, TROUBLES, Trouble, lines
 
-FACTS = Facts(full_marks=1.0, dtype="float32")
+FACTS = Facts(full_marks=1.0, reward_range=1.0, batch_size=128, dtype="float32")
 SETTING: dict[str, float] = {"beta": 0.5, "max_grad_norm": 1.0}
 WAVERS, STAYS = "truncation", "reward_outlier"
 """A condition whose alarm closes, and one whose alarm stays open."""
@@ -131,6 +131,15 @@ def test_an_accepted_cause_explains_as_well() -> None:
     assert told(made, [CAUSE, CONSEQUENCE]) == [[CAUSE]]
 
 
+def test_a_warning_hides_nothing_graver_and_nothing_that_an_action_is_asked_for() -> None:
+    cause, graver, alike = "truncation", "dead_rewards", "weak_signal"
+    assert {graver, alike} <= set(EXPLAINS[cause])
+    assert [CONDITIONS[name].severity for name in (cause, graver, alike)] == ["warning", "alarm", "warning"]
+    assert told(monitor(cause, graver, alike), [cause, graver]) == [[cause, graver]]
+    assert told(monitor(cause, alike), [cause, alike]) == [[cause]]
+    assert told(monitor(cause, alike, actions={alike: "halt"}), [cause, alike]) == [[cause, alike]]
+
+
 def test_a_cause_that_stays_open_explains_only_while_it_holds() -> None:
     consequence = EXPLAINS[STAYS][0]
     made = monitor(STAYS, consequence, patience=1)
@@ -239,9 +248,11 @@ def test_every_trouble_is_named_in_a_log_of_it_alone(trouble: Trouble) -> None:
 
 
 def test_a_monitor_knows_full_marks_precision_and_thresholds_of_its_run() -> None:
-    config = replace(tiny_config(rewards={REWARD: 0.75, "answer_format": 0.5}), health=SETTINGS)
+    config = replace(tiny_config(rewards={REWARD: 0.75, "answer_format": 0.5, "repetition_penalty": 2.0}), health=SETTINGS)
+    drawn = config.grpo.prompts_per_step * config.grpo.group_size
+    facts = Facts(full_marks=1.25, reward_range=3.25, batch_size=drawn, dtype="float32")
     for made, rules in ((Monitor.of(config), RULES), (Monitor.of_clock(config), CLOCK_RULES)):
-        assert (made.settings, made.facts, made.rules) == (SETTINGS, Facts(full_marks=1.25, dtype="float32"), rules)
+        assert (made.settings, made.facts, made.rules) == (SETTINGS, facts, rules)
         assert (made.alarms, made.history.steps) == ([], [])
 
 

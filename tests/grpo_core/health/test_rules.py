@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from grpo_core.config import HealthConfig
@@ -18,6 +19,7 @@ from grpo_core.health.rules import (
     HOPELESS,
     MIN_SLOW_SECONDS,
     MISALIGNED_KL,
+    MISALIGNED_SHARE,
     MISALIGNED_TIMES,
     RULES,
     SETTLED,
@@ -39,14 +41,14 @@ def found(
     history = History()
     for step, line in enumerate(lines(columns), start=first):
         history.append(step, line)
-    return ALL[condition](history, settings, Facts(full_marks=full_marks, dtype=dtype))
+    return ALL[condition](history, settings, Facts(full_marks=full_marks, reward_range=full_marks or 1.0, batch_size=128, dtype=dtype))
 
 
 def without_step_zero(condition: str, columns: Columns) -> Found | None:
     history = History()
     for step, line in enumerate(lines(columns)[1:], start=1):
         history.append(step, line)
-    return ALL[condition](history, SETTINGS, Facts(full_marks=1.0, dtype="float32"))
+    return ALL[condition](history, SETTINGS, Facts(full_marks=1.0, reward_range=1.0, batch_size=128, dtype="float32"))
 
 
 # ---------------------------------------------------------------------------------------------------- what holds of all of them
@@ -89,7 +91,7 @@ def test_a_log_without_the_metrics_of_a_rule_is_no_trouble(condition: str) -> No
     assert [found(condition, {"loss": [0.1] * steps}) for steps in range(12)] == [None] * 12
     history = History()
     history.append(7, {})
-    assert ALL[condition](history, SETTINGS, Facts(full_marks=1.0, dtype="float32")) is None
+    assert ALL[condition](history, SETTINGS, Facts(full_marks=1.0, reward_range=1.0, batch_size=128, dtype="float32")) is None
 
 
 STEPS = 12
@@ -175,7 +177,8 @@ def test_in_bfloat16_the_sampler_may_be_a_hundred_times_as_far_away() -> None:
     [
         ([0.0, MISALIGNED_KL * LITTLE], 0.0, True),
         ([0.0, MISALIGNED_KL / LITTLE], 0.0, False),
-        ([1.0 + MISALIGNED_KL * LITTLE, 1.0], 0.0, True),  # it came and it goes
+        ([1.0, MISALIGNED_SHARE / LITTLE], 0.0, True),  # it came and it goes
+        ([1.0, MISALIGNED_SHARE * LITTLE], 0.0, False),  # a large KL differs from batch to batch
         ([0.0, 1.0], LITTLE / MISALIGNED_TIMES, False),  # the policy moved far enough to explain it
         ([0.0, 1.0], 1 / LITTLE / MISALIGNED_TIMES, True),
         ([0.0, 1.0], None, False),
@@ -290,17 +293,69 @@ def test_trends_are_not_read_before_the_window_is_full(condition: str) -> None:
     seen = [without_step_zero(condition, {name: values[:steps] for name, values in columns.items()}) for steps in range(1, longest + 1)]
     assert seen[:-1] == [None] * (longest - 1)
     assert seen[-1] is not None
-    assert seen[-1].since == longest - SETTINGS.window
+    assert seen[-1].since == longest - SETTINGS.window, condition
 
 
-def test_a_trend_began_a_window_ago_and_the_rest_a_step_ago() -> None:
-    since = {trouble.name: found(trouble.condition, trouble.columns(trouble.ill), first=20) for trouble in TROUBLES}
-    lasts = {trouble.name: 20 + len(next(iter(trouble.columns(trouble.ill).values()))) for trouble in TROUBLES}
-    told = {name: None if seen is None or seen.since is None else lasts[name] - seen.since for name, seen in since.items()}
-    assert {name for name, steps in told.items() if steps == SETTINGS.window} == {
-        "runaway_length: max_length_growth", "reward_hacking: accuracy_drop", "late_degeneration: reward_drop", "late_degeneration: max_repetition",
+TOLD_AFTER = {
+    "early_explosion: max_kl": 2,  # the batch is drawn with the weights that the step before left
+    "early_explosion: max_policy_kl": 2, "early_explosion: max_grad_norm": 2,  # two steps: the weights before the first of them are well
+    "weak_signal: max_alike_fraction": 3, "low_diversity: min_distinct_fraction": 3, "truncation: max_truncated_fraction": 3,
+    "sparse_rewards: sparse_fraction": 4, "reward_hacking: length_paid": 3,
+    "runaway_length: max_length_growth": 4, "reward_hacking: accuracy_drop": 4, "late_degeneration: reward_drop": 4, "late_degeneration: max_repetition": 4,
+}  # fmt: skip
+"""How many steps after the last one whose weights were well; what is not here is no fault of the weights, and is told at once."""
+
+
+def test_a_policy_was_well_before_what_its_batch_shows() -> None:
+    told = {}
+    for trouble in TROUBLES:
+        columns = trouble.columns(trouble.ill)
+        seen = found(trouble.condition, columns, first=20)
+        assert seen is not None
+        if seen.since is not None:
+            told[trouble.name] = 20 + len(next(iter(columns.values()))) - seen.since
+    assert told == TOLD_AFTER
+
+
+@pytest.mark.parametrize(
+    ("earlier", "batch_size", "expected"),
+    [
+        ([0.5] * 4, 128, True),
+        ([0.995] * 4, 128, False),  # so few were right that batches without one are to be expected
+        ([0.7] * 4, 4, False),  # four completions are alike now and then
+        ([], 128, True),
+        ([], 4, False),
+    ],
+)
+def test_rewards_are_dead_where_chance_does_not_explain_it(earlier: list[float], batch_size: int, expected: bool) -> None:
+    history, facts = History(), Facts(full_marks=1.0, reward_range=1.0, batch_size=batch_size, dtype="float32")
+    columns: Columns = {
+        "reward/lowest_fraction": [*earlier, 1.0, 1.0], "reward/std": [0.3] * len(earlier) + [0.0] * 2, "reward/max": [1.0] * len(earlier) + [0.0] * 2,
     }  # fmt: skip
-    assert set(told.values()) == {None, SETTINGS.window}
+    for step, line in enumerate(lines(columns)):
+        history.append(step, line)
+    assert (ALL["dead_rewards"](history, SETTINGS, facts) is not None) is expected
+
+
+@pytest.mark.parametrize("prompts", [1, 2, 4, 16])
+def test_a_policy_that_stands_still_does_not_degenerate_by_the_luck_of_the_draw(prompts: int) -> None:
+    alarms = 0
+    for seed in range(20):
+        draws = np.random.default_rng(seed).normal(0.5, 0.35 / prompts**0.5, 200)
+        history = History()
+        for step, reward in enumerate(draws, start=1):
+            history.append(step, {"reward/mean": float(reward)})
+            if ALL["late_degeneration"](history, HealthConfig(), Facts(full_marks=1.0, reward_range=1.0, batch_size=8, dtype="float32")) is not None:
+                alarms += 1
+                break
+    assert alarms <= 1
+
+
+def test_a_small_range_of_rewards_makes_small_falls_count() -> None:
+    """Penalties alone: the most there is to earn is 0."""
+    falls: Columns = {"reward/mean": [-0.1] * 4 + [-0.6] * 4}
+    assert found("late_degeneration", falls, full_marks=0.0) is not None
+    assert found("late_degeneration", {"reward/mean": [-0.1] * 4 + [-0.11] * 4}, full_marks=0.0) is None
 
 
 def test_length_is_paid_only_where_rewards_tell_more_apart_than_right_and_wrong() -> None:
@@ -309,28 +364,30 @@ def test_length_is_paid_only_where_rewards_tell_more_apart_than_right_and_wrong(
         assert (found("reward_hacking", columns) is not None) is expected
 
 
-RISES: Columns = {"reward/mean": [0.25, 0.25, 0.5, 0.5]}
+RISES: Columns = {"reward/mean": [0.25, 0.25, 0.25, 0.5, 0.5]}
 
 
 @pytest.mark.parametrize(
-    ("select", "expected"),
+    ("select", "graded", "expected"),
     [
-        ([0.5, None, None, 0.25], True),
-        ([0.5, None, None, 0.375], False),
-        ([0.25, 0.5, None, 0.25], True),  # against its best, not against the one before
-        ([None, None, None, 0.25], False),
-        ([None] * 4, False),
+        ([0.5, None, None, None, 0.25], 1e6, True),
+        ([0.5, None, None, None, 0.25], 20.0, False),  # so few prompts differ as much by chance
+        ([0.5, None, None, None, 0.375], 1e6, False),
+        ([0.25, 0.5, None, None, 0.25], 1e6, False),  # within the window it rose and fell
+        ([0.5, None, None, None, None], 1e6, False),
+        ([None, None, None, None, 0.25], 1e6, False),
+        ([None] * 5, 1e6, False),
     ],
 )
-def test_where_training_counts_no_right_answers_the_evaluations_on_select_do(select: list[float | None], expected: bool) -> None:
-    columns: Columns = {**RISES, "eval/select_accuracy": select}
+def test_where_training_counts_no_right_answers_the_evaluations_on_select_do(select: list[float | None], graded: float, expected: bool) -> None:
+    columns: Columns = {**RISES, "eval/select_accuracy": select, "eval/select_graded": [None if value is None else graded for value in select]}
     assert (found("reward_hacking", columns) is not None) is expected
-    counted: Columns = {**columns, "train_accuracy": [0.5] * 4}
+    counted: Columns = {**columns, "train_accuracy": [0.5] * 5}
     assert found("reward_hacking", counted) is None
 
 
 def test_right_answers_that_become_fewer_with_the_reward_are_not_hacked() -> None:
-    falls: Columns = {"reward/mean": [0.5, 0.5, 0.25, 0.25], "train_accuracy": [0.5, 0.5, 0.25, 0.25]}
+    falls: Columns = {"reward/mean": [0.5, 0.5, 0.5, 0.25, 0.25], "train_accuracy": [0.5, 0.5, 0.5, 0.25, 0.25]}
     assert found("reward_hacking", falls) is None
     assert found("reward_hacking", {**falls, **RISES}) is not None
     assert found("reward_hacking", {**falls, **RISES}, full_marks=100.0) is None, "a rise of 0.25 in 100 is none"
@@ -354,7 +411,8 @@ def test_a_reward_that_falls_is_told_by_its_best_window_whenever_that_was() -> N
         ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1], "KL is flat"),
         ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.2, 0.2], "KL still rises"),
         ([0.1, 0.1, 0.1, 0.1, 0.4, 0.4, 0.4, 0.4], "KL is flat"),  # it rose, and does not any more
-        ([None] * 8, "KL is flat"),
+        ([-0.1] * 6 + [-0.101] * 2, "KL is flat"),  # k1 of the samples can be negative
+        ([None] * 8, "KL is not measured"),
     ],
 )
 def test_a_fall_comes_with_its_cause(kl: list[float | None], cause: str) -> None:
