@@ -21,6 +21,8 @@ Locate = Callable[[str], Path]
 SHORT = 12
 """Digits of a hash that people are shown."""
 LONGEST_LINE = 180
+HELD_IN_PART = ("health",)
+"""Sections of which manifests hold only what changed a step."""
 GLUE = "\u00a0"
 MACHINE = ("python", "platform", "host", "cpu", "cpu_capability", "num_cpus", "threads", "determinism", "device")
 STAGE = ("started", "wall_seconds", "commit", "snapshot")
@@ -175,8 +177,9 @@ def _settings(
     """Every section: what the manifests hold is what ran; the others are read where the run_config stage wrote them."""
     found: dict[str, dict[str, Any]] = {}
     for section in SECTIONS:
-        if section in of_manifests:
-            found[section] = dict(of_manifests[section])
+        ran = dict(of_manifests.get(section, {}))
+        if section in of_manifests and section not in HELD_IN_PART:
+            found[section] = ran
             continue
         path = f"data/run_config/{section}.json" if section in SHARED_SECTIONS else f"data/run_config/{experiment}/{section}.json"
         try:
@@ -185,7 +188,7 @@ def _settings(
             if known and hashlib.md5(content, usedforsecurity=False).hexdigest() not in known:
                 missing.append(f"{path} was changed after the run")
                 continue
-            found[section] = json.loads(content)
+            found[section] = {**json.loads(content), **ran}
         except (OSError, ValueError) as error:
             missing.append(f"{path}: {_why(error)}")
     return found

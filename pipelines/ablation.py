@@ -13,7 +13,7 @@ from grpo_core.params import resolve_experiments
 from grpo_core.requirements import ConfigError, nearest
 from pipelines.outlook import Outlook, outlook
 from pipelines.params import experiments, load_params
-from pipelines.params_file import with_experiments, write
+from pipelines.params_file import change_experiments, locked
 
 Number = int | float
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -111,17 +111,20 @@ def arm_name(factor: str, base: str, value: Number, seed: int) -> str:
 
 
 def _in_name(value: Number) -> str:
-    return f"{value:g}".replace(".", "_").replace("+", "")
+    return str(value).removesuffix(".0").replace(".", "_").replace("+", "")
 
 
 def write_arms(root: Path, ablation: Ablation) -> dict[str, str]:
-    """Put the arms into params.yaml; experiment → what became of it. The file is not touched when nothing changes."""
-    declared = load_params(root)["experiments"]
-    fates = {name: "added" if name not in declared else "there already" if declared[name] == arm else "changed" for name, arm in ablation.arms.items()}
-    changed = {name: arm for name, arm in ablation.arms.items() if fates[name] != "there already"}
-    if changed:
-        path = root / "params.yaml"
-        write(path, with_experiments(path.read_text(encoding="utf-8"), changed))
+    """Put the arms into params.yaml; experiment → what became of it. The file is not touched when nothing changes, and arms that differ stay as they are."""
+    with locked(root):
+        declared = load_params(root)["experiments"]
+        fates = {
+            name: "added" if name not in declared else "there already" if declared[name] == arm else "there already with other settings, left as it is"
+            for name, arm in ablation.arms.items()
+        }
+        added = {name: arm for name, arm in ablation.arms.items() if name not in declared}
+        if added:
+            change_experiments(root / "params.yaml", added)
     return fates
 
 
@@ -130,6 +133,7 @@ def arms_to_remove(params: Mapping[str, Any], factor: str, base: str, values: Se
 
     Raises `ConfigError` when no other experiment would be left.
     """
+    resolve_experiments(params)
     prefix = "" if base == "default" else re.escape(f"{base}-")
     numbers = "[0-9_e-]+?" if values is None else "|".join(re.escape(_in_name(value)) for value in values)
     repeats = r"\d+" if seeds is None else "|".join(map(str, seeds))
@@ -142,8 +146,8 @@ def arms_to_remove(params: Mapping[str, Any], factor: str, base: str, values: Se
 
 def remove_arms(root: Path, names: Sequence[str]) -> None:
     """Take experiments out of params.yaml; what they made stays where it is."""
-    path = root / "params.yaml"
-    write(path, with_experiments(path.read_text(encoding="utf-8"), {}, names))
+    with locked(root):
+        change_experiments(root / "params.yaml", {}, names)
 
 
 def outlooks(root: Path, ablation: Ablation) -> dict[str, Outlook]:

@@ -1,10 +1,11 @@
-"""Tells a command or an address of the user's about every alarm. Whatever goes wrong with it is a warning: training does not wait for anybody."""
+"""Tells a command or an address of the user's about every alarm. Whatever goes wrong with it is a warning, and training waits ten seconds at most."""
 
 import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
@@ -44,18 +45,24 @@ def _shown(where: str) -> str:
 
 
 def _run(command: str, body: bytes) -> None:
-    with subprocess.Popen(command, shell=True, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0) as process:
+    # Files: a pipe would be waited for as long as anything that the command has left in the background holds it.
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as errors:
+        given.write(body)
+        given.seek(0)
+        process = subprocess.Popen(command, shell=True, stdin=given, stdout=subprocess.DEVNULL, stderr=errors, process_group=0)
         try:
-            _, errors = process.communicate(body, timeout=LONGEST_SECONDS)
+            process.wait(LONGEST_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)  # the shell and whatever it waits for
+            process.wait()
             raise ValueError(f"it timed out after {LONGEST_SECONDS:g} seconds") from None
+        errors.seek(0)
+        said = " ".join(errors.read()[-200:].decode(errors="replace").split())
     if process.returncode != 0:
-        said = errors.decode(errors="replace").strip()[-200:]
         raise ValueError(f"it ended with status {process.returncode}" + (f": {said}" if said else ""))
 
 
 def _post(address: str, body: bytes) -> None:
     request = urllib.request.Request(address, data=body, headers={"Content-Type": "application/json"}, method="POST")
-    with urllib.request.urlopen(request, timeout=LONGEST_SECONDS) as answer:
-        answer.read()
+    # What it answers beyond its status is not waited for.
+    urllib.request.urlopen(request, timeout=LONGEST_SECONDS).close()

@@ -1,12 +1,16 @@
 """params.yaml changed in place: whatever is not changed stays as it is to the byte."""
 
-from collections.abc import Iterable, Mapping
+import fcntl
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
+from ruamel.yaml.error import YAMLError
 
 from grpo_core.requirements import ConfigError
 
@@ -22,13 +26,42 @@ def editor() -> YAML:
 
 def write(path: Path, text: str) -> None:
     """Replace the file in one move."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    place = path.resolve()  # what a link leads to
+    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
+    partial.write_bytes(text.encode("utf-8"))
+    partial.chmod(place.stat().st_mode)
+    partial.replace(place)
 
 
-def with_experiments(text: str, changed: Mapping[str, Mapping[str, Any]], removed: Iterable[str] = ()) -> str:
-    """The text of params.yaml with each of the `changed` experiments on a line of its own, behind the last one where it is new, and without the removed.
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """No other of our processes changes params.yaml in this folder in the meantime."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def change_experiments(path: Path, added: Mapping[str, Mapping[str, Any]], removed: Collection[str] = ()) -> None:
+    """Add and take out experiments. Raises `ConfigError`, with the file as it was, where what came out would not say that and nothing else."""
+    text = path.read_bytes().decode("utf-8")
+    before = YAML(typ="safe", pure=True).load(text)
+    kept = {name: values for name, values in before["experiments"].items() if name not in removed}
+    after = with_experiments(text, added, removed)
+    try:
+        found = YAML(typ="safe", pure=True).load(after)
+    except YAMLError:
+        found = None
+    if found != {**before, "experiments": {**kept, **added}}:
+        names = ", ".join([*added, *removed])
+        raise ConfigError(f"{path} is written in a way that a program cannot change without changing more: add or take out {names} by hand")
+    write(path, after)
+
+
+def with_experiments(text: str, added: Mapping[str, Mapping[str, Any]], removed: Collection[str] = ()) -> str:
+    """The text of params.yaml with each of the `added` experiments on a line of its own behind the last one, and without the removed.
 
     Lines of other experiments, comments between them included, stay where they are. Raises `ConfigError` where experiments are not one below another.
     """
@@ -36,22 +69,22 @@ def with_experiments(text: str, changed: Mapping[str, Mapping[str, Any]], remove
     declared = document["experiments"]
     if declared.fa.flow_style():
         raise ConfigError("experiments in params.yaml stand in one pair of braces: write each on a line of its own (`experiments:`, below it `  default: {}`)")
-    lines, spans, gone = text.splitlines(), _spans(text, document), set(removed)
-    indent = " " * min(declared.lc.key(name)[1] for name in declared)
+    if declared.merge:
+        raise ConfigError("experiments in params.yaml take others in by `<<`: write each on a line of its own first")
+    lines, spans = text.removesuffix("\n").split("\n"), _spans(text, document)
+    indent, ending = " " * min(declared.lc.key(name)[1] for name in declared), "\r" * text.endswith("\r\n")
     end = max(end for _, end in spans.values())
-    lines[end:end] = [f"{indent}{_on_one_line(name, values)}" for name, values in changed.items() if name not in spans]
+    lines[end:end] = [f"{indent}{_on_one_line(name, values)}{ending}" for name, values in added.items()]
     # From below, so that the places of those above stay right.
-    for name, (start, end) in sorted(spans.items(), key=lambda item: item[1], reverse=True):
-        if name in changed:
-            lines[start:end] = [f"{indent}{_on_one_line(name, changed[name])}"]
-        elif name in gone:
-            del lines[start:end]
+    for name in sorted(removed, key=lambda name: spans[name], reverse=True):
+        start, end = spans[name]
+        del lines[start:end]
     return "\n".join(lines) + "\n"
 
 
 def _spans(text: str, document: CommentedMap) -> dict[str, tuple[int, int]]:
     """Experiment → its first line and the one after its last, comments and empty lines below it aside."""
-    declared, lines = document["experiments"], text.splitlines()
+    declared, lines = document["experiments"], text.removesuffix("\n").split("\n")
     starts = {name: declared.lc.key(name)[0] for name in declared}
     keys = sorted([*starts.values(), *(document.lc.key(section)[0] for section in document), len(lines)])
     spans = {}

@@ -6,7 +6,8 @@ Started again with the same key, i.e. from the same configuration (but its numbe
 - resumes when there is no marker: it was interrupted;
 - resumes, which is done at once, when DVC has not taken what the marker names: it was killed while DVC hashed the outputs;
 - extends the finished training when more steps are asked for than the marker's;
-- starts over at step 1 when DVC has taken the outputs and no more steps are asked for: DVC runs such a stage only when forced to.
+- resumes, which is done at once, when settings that change no step were edited: it is judged anew by them, not trained anew;
+- starts over at step 1 when DVC has taken the outputs and nothing else is asked for: DVC runs such a stage only when forced to.
 
 An extension leaves the marker as it is until it ends well itself: abandoned, it is no reason to resume the shorter training when that is forced.
 
@@ -16,7 +17,7 @@ depends on the number of steps), so its folder goes once DVC has the checkpoint.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -44,6 +45,8 @@ class Finished:
     """The checkpoint's hash, as DVC will know it."""
     step: int
     """The last step."""
+    settings: Mapping[str, str]
+    """Files of configuration → md5, as the training found them. That of GRPO is left out: it holds the number of steps."""
 
 
 @contextmanager
@@ -52,12 +55,13 @@ def resumable(making: Making, config: RunConfig) -> Iterator[Path]:
     paths, noun = making.paths, making.noun
     work: Path = import_module(f"assets.{noun}").work_folder(paths, config)
     steps = config.sft.steps if noun == "sft_checkpoint" else config.grpo.steps
+    settings = _settings(making)
     with WorkFolder.open(work):
         finished = _marker(work)
-        if finished is not None and steps <= finished.step and is_taken(paths, noun, work):
+        if finished is not None and steps <= finished.step and settings == finished.settings and is_taken(paths, noun, work):
             _empty(work)
     yield work
-    write_text(work / FINISHED, json.dumps({"md5": making.record()["outs"][_out(paths, noun)], "step": steps}) + "\n")
+    write_text(work / FINISHED, json.dumps({"md5": making.record()["outs"][_out(paths, noun)], "step": steps, "settings": settings}) + "\n")
 
 
 def read_marker(work: Path) -> Finished | None:
@@ -70,7 +74,7 @@ def _marker(work: Path) -> Finished | None:
     """What the training that finished last left in the work folder, extended since or not."""
     try:
         values = json.loads((work / FINISHED).read_bytes())
-        return Finished(str(values["md5"]), int(values["step"]))
+        return Finished(str(values["md5"]), int(values["step"]), dict(values.get("settings", {})))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
 
@@ -96,6 +100,11 @@ def settle(paths: Paths) -> None:
     for marker in (paths.work / "sft_checkpoint").glob(f"*/{FINISHED}"):
         if is_taken(paths, "sft_checkpoint", marker.parent):
             shutil.rmtree(marker.parent)
+
+
+def _settings(making: Making) -> dict[str, str]:
+    """The files of configuration that the training reads, but for the one with its number of steps."""
+    return {path: md5 for path, md5 in making.deps.items() if path.startswith("data/run_config/") and not path.endswith("/grpo.json")}
 
 
 def _empty(work: Path) -> None:

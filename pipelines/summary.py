@@ -50,6 +50,8 @@ def evidence(numbers: Mapping[str, float], experiment: str) -> Table:
 
 def health(paths: Paths) -> Text:
     """Whether an alarm is open, and how to see more of it."""
+    if not paths.alarms.is_file():
+        return Text("Health: not recorded")
     conditions = open_conditions(paths.alarms)
     if not conditions:
         return Text("Health: no alarm is open")

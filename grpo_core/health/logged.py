@@ -19,7 +19,7 @@ def alarms_so_far(folder: Path, config: RunConfig, told: Sequence[Mapping[str, A
     return [*map(asdict, seen), *(alarm for alarm in told if (alarm["condition"], alarm["first_step"]) not in known)]
 
 
-def halts(folder: Path, after: int) -> list[dict[str, Any]]:
+def halts(folder: Path, after: int) -> list[Mapping[str, Any]]:
     """The alarms that ended the training in this work folder, at steps `after` which it has not come since."""
     kept = sorted((folder / "halted").glob("step-*/alarms.json"))
     alarms = [alarm for path in kept for alarm in json.loads(path.read_text(encoding="utf-8"))["alarms"]]

@@ -49,6 +49,8 @@ def ablate(factor: str | None, values: str | None, seeds: str | None, steps: int
     if report:
         if remove or dry_run:
             raise click.UsageError("--report only shows: it takes no --remove and no --dry-run")
+        if values is not None or seeds is not None or steps is not None:
+            raise click.UsageError("--report shows all that is trained: it takes no --values, --seeds or --steps")
         show_report(root, factor)
         return
     if factor is None:
@@ -58,6 +60,8 @@ def ablate(factor: str | None, values: str | None, seeds: str | None, steps: int
     name = factor.replace("-", "_")
     numbers, repeats = parse_numbers("--values", values), parse_seeds(seeds)
     if remove:
+        if steps is not None:
+            raise click.UsageError("--remove takes arms out whatever their --steps: leave that out")
         names = arms_to_remove(load_params(root), name, base, numbers, repeats)
         if names and not dry_run:
             remove_arms(root, names)

@@ -14,10 +14,11 @@ from assets.lineage import Lineage, lineage
 from assets.paths import Paths
 from grpo_core.health.logged import alarms_so_far, halts
 from grpo_core.params import parse_sections
+from grpo_core.requirements import ConfigError
 from pipelines.lineage.trace import outputs
 from pipelines.records.files import Record
 from pipelines.records.runs import RunError, find_run
-from pipelines.resume_state import FINISHED
+from pipelines.resume_state import read_marker
 
 MANIFEST = "manifest.json"
 
@@ -124,7 +125,10 @@ def _under_way(paths: Paths, work: Path) -> Sources:
     shards = {kind: sorted((work / kind).glob("step-*.parquet")) for kind in ("rollouts", "rewards", "select", "exploits")}
     tables = {kind: pl.read_parquet(found) if found else None for kind, found in shards.items() if kind != "rollouts"}
     halting = halts(work, last)
-    alarms = alarms_so_far(work, parse_sections(made_from.config), halting) if made_from.config else halting
+    try:
+        alarms = alarms_so_far(work, parse_sections(made_from.config), halting)
+    except ConfigError:  # the configuration was never written here, or is not what today's code reads
+        alarms = halting
     files: dict[str, Path | None] = {f"{work.relative_to(paths.root).as_posix()}/": work, **_existing(paths)}
     return Sources(
         paths=paths,
@@ -152,7 +156,7 @@ def _under_way(paths: Paths, work: Path) -> Sources:
 def _unfinished(paths: Paths) -> Path | None:
     """The work folder of the newest training of the experiment that has not ended; None when there is none."""
     logs = (paths.work / "grpo_checkpoint" / paths.experiment).glob("*/metrics.jsonl")
-    unended = [log for log in logs if not (log.parent / FINISHED).is_file()]
+    unended = [log for log in logs if read_marker(log.parent) is None]
     return max(unended, key=lambda log: log.stat().st_mtime_ns).parent if unended else None
 
 

@@ -90,7 +90,7 @@ def test_an_arm_that_could_not_be_run_is_refused_by_name() -> None:
         planned(DEFAULT, "clip", values=[7])
 
 
-def test_arms_are_added_once_changed_in_place_and_taken_out_without_a_trace(root: Path) -> None:
+def test_arms_are_added_once_left_as_they_are_and_taken_out_without_a_trace(root: Path) -> None:
     before = (root / "params.yaml").read_bytes()
     assert set(write_arms(root, planned(load_params(root), "clip")).values()) == {"added"}
     added = (root / "params.yaml").read_bytes()
@@ -98,8 +98,9 @@ def test_arms_are_added_once_changed_in_place_and_taken_out_without_a_trace(root
     assert experiments(root)["default"] == RunConfig()
     assert set(write_arms(root, planned(load_params(root), "clip")).values()) == {"there already"}
     assert (root / "params.yaml").read_bytes() == added
-    assert write_arms(root, planned(load_params(root), "clip", values=[0.1], seeds=[0], steps=9)) == {"clip-0_1-seed-0": "changed"}
-    assert experiments(root)["clip-0_1-seed-0"].grpo.steps == 9
+    (fate,) = write_arms(root, planned(load_params(root), "clip", values=[0.1], seeds=[0], steps=9)).values()
+    assert fate == "there already with other settings, left as it is"
+    assert (root / "params.yaml").read_bytes() == added
     remove_arms(root, arms_to_remove(load_params(root), "clip", "default", None, None))
     assert (root / "params.yaml").read_bytes() == before
 
@@ -117,3 +118,36 @@ def test_only_the_arms_that_are_meant_are_taken_out() -> None:
 def test_the_last_experiment_is_not_taken_out() -> None:
     with pytest.raises(ConfigError, match=r"needs one: add `default: \{\}`"):
         arms_to_remove({"experiments": {"clip-0_1-seed-0": {}}}, "clip", "default", None, None)
+
+
+def test_values_that_differ_a_little_are_arms_of_their_own() -> None:
+    assert list(planned(DEFAULT, "beta", values=[0.1234567, 0.1234568], seeds=[0]).arms) == ["beta-0_1234567-seed-0", "beta-0_1234568-seed-0"]
+
+
+def test_a_file_without_experiments_is_refused_when_arms_are_taken_out() -> None:
+    for params in ({}, {"experiments": None}):
+        with pytest.raises(ConfigError, match="experiments must map at least one name"):
+            arms_to_remove(params, "beta", "default", None, None)
+
+
+def test_what_cannot_be_changed_alone_is_refused_and_the_file_stays(root: Path) -> None:
+    path = root / "params.yaml"
+    text = "experiments:\n  default: {}\n  beta-0-seed-0: &b {grpo: {beta: 0.0, seed: 0}}\n  mine: *b\n"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match="by hand"):
+        remove_arms(root, ["beta-0-seed-0"])
+    assert path.read_text(encoding="utf-8") == text
+    path.write_text("experiments:\n  default: {}\n...\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="by hand"):
+        write_arms(root, planned(DEFAULT, "beta", values=[0], seeds=[0]))
+
+
+def test_a_link_and_its_lines_ends_stay(root: Path) -> None:
+    place, path = root / "elsewhere.yaml", root / "params.yaml"
+    place.write_bytes(b"experiments:\r\n  default: {}  # the base\r\n")
+    place.chmod(0o640)
+    path.unlink()
+    path.symlink_to(place.name)
+    write_arms(root, planned(DEFAULT, "beta", values=[0], seeds=[0]))
+    assert place.read_bytes() == b"experiments:\r\n  default: {}  # the base\r\n  beta-0-seed-0: {grpo: {beta: 0, seed: 0}}\r\n"
+    assert path.is_symlink() and place.stat().st_mode & 0o777 == 0o640

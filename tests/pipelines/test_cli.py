@@ -110,8 +110,10 @@ def test_the_places_are_those_where_files_lie() -> None:
 
 def test_open_alarms_stand_beside_the_evidence(tmp_path: Path) -> None:
     paths = Paths(tmp_path, "other")
-    assert shown(health(paths)).strip() == "Health: no alarm is open"
+    assert shown(health(paths)).strip() == "Health: not recorded"
     paths.alarms.parent.mkdir(parents=True)
+    paths.alarms.write_text('{"alarms": []}')
+    assert shown(health(paths)).strip() == "Health: no alarm is open"
     alarms = [{"condition": "truncation", "open": True}, {"condition": "stall", "open": False}]
     paths.alarms.write_text(json.dumps({"alarms": alarms}))
     assert shown(health(paths)).strip() == "Health: truncation at the end of training; what was seen and what to do: grpo report --experiment other"

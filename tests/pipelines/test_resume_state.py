@@ -1,11 +1,13 @@
 """What becomes of a training's work folder: interrupted, killed while DVC hashed, extended, forced to start over, and when it goes."""
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,15 +16,17 @@ from assets.page import Progress
 from assets.paths import Paths
 from grpo_core.config import RunConfig
 from grpo_core.errors import Interrupted
+from grpo_core.params import section_values
 from grpo_core.work_folder import WorkFolder, checkpoints, step_of
 from pipelines.lock import folder_md5, read_lock
-from pipelines.params import ROOT
+from pipelines.params import ROOT, json_bytes
 from pipelines.records.dvc_cache import object_path
 from pipelines.records.provenance import begin
 from pipelines.records.runs import find_run
 from pipelines.resume_state import FINISHED, Finished, read_marker, resumable, settle
 from tests.assets.lifecycle import lifecycle_config, make_lifecycle
 from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, git, make_project
+from tests.troubled_logs import DEAF
 
 OUTS = {"sft_checkpoint": "data/sft_checkpoint", "grpo_checkpoint": "data/grpo_checkpoint/default"}
 MODULES = {"sft_checkpoint": sft_checkpoint, "grpo_checkpoint": grpo_checkpoint}
@@ -106,7 +110,7 @@ def outputs(paths: Paths) -> dict[str, bytes]:
 @pytest.mark.parametrize(("noun", "last"), [("sft_checkpoint", 3), ("grpo_checkpoint", 4)])
 def test_a_training_that_did_not_say_it_was_finished_is_resumed(paths: Paths, noun: str, last: int) -> None:
     assert train(paths, noun=noun) == []
-    assert read_marker(work_of(paths, noun)) == Finished(folder_md5(paths.root / OUTS[noun]), last)
+    assert read_marker(work_of(paths, noun)) == Finished(folder_md5(paths.root / OUTS[noun]), last, {})
 
 
 @pytest.mark.parametrize("noun", OUTS)
@@ -127,6 +131,25 @@ def test_forced_again_a_finished_training_starts_over_every_time_and_comes_out_t
         assert lock(paths, noun) == first
 
 
+def test_settings_that_change_no_step_are_judged_by_and_not_trained_by(paths: Paths) -> None:
+    """As after `health.acknowledged` or a threshold was edited: DVC runs the stage, as its configuration is another."""
+
+    def watched(**health: Any) -> RunConfig:
+        config = replace(lifecycle_config(), health=replace(DEAF, patience=1, max_truncated_fraction=0.0, **health))
+        file = paths.run_config / "default" / "health.json"
+        file.write_bytes(json_bytes(section_values(config, "health")))
+        return config
+
+    train(paths, watched())
+    lock(paths)
+    assert json.loads(paths.alarms.read_text())["num_open"] == 1
+    accepted = watched(acknowledged={"truncation": "a test"})
+    assert train(paths, accepted) == []
+    lock(paths)
+    assert json.loads(paths.alarms.read_text())["num_open"] == 0
+    assert train(paths, accepted) == [1, 2, 3, 4], "nothing has changed since: it is forced"
+
+
 def test_a_forced_training_that_was_interrupted_is_resumed(paths: Paths) -> None:
     train(paths)
     lock(paths)
@@ -142,7 +165,7 @@ def test_more_steps_extend_a_finished_training_to_what_it_would_have_been_at_onc
         lock(paths)
     assert train(paths, steps(6)) == [5, 6]
     extended = outputs(paths)
-    assert read_marker(work_of(paths)) == Finished(folder_md5(paths.grpo_checkpoint), 6)
+    assert read_marker(work_of(paths)) == Finished(folder_md5(paths.grpo_checkpoint), 6, {})
     shutil.rmtree(work_of(paths))
     assert train(paths, steps(6)) == [1, 2, 3, 4, 5, 6]
     assert outputs(paths) == extended
@@ -201,7 +224,7 @@ def test_an_extension_killed_at_its_very_end_is_done_at_once(paths: Paths, marke
     if not marked:  # killed after the last step and before the marker was written
         (work_of(paths) / FINISHED).write_bytes(shorter)
     assert train(paths, steps(6)) == []
-    assert read_marker(work_of(paths)) == Finished(folder_md5(paths.grpo_checkpoint), 6)
+    assert read_marker(work_of(paths)) == Finished(folder_md5(paths.grpo_checkpoint), 6, {})
 
 
 def test_going_back_and_forth_between_two_numbers_of_steps(paths: Paths) -> None:
