@@ -23,7 +23,7 @@ def notifier(config: RunConfig) -> Callable[[Notice], None]:
     where = config.health.notify.strip()
 
     def notify(notice: Notice) -> None:
-        body = json.dumps({"text": notice.text, **notice.facts}, default=str).encode()
+        body = json.dumps({"text": notice.text, **notice.facts}, default=str).encode() + b"\n"
         try:
             if where.startswith(("http://", "https://")):
                 _post(where, body)
