@@ -21,11 +21,8 @@ class Interval:
     high: float
 
 
-def wilson(successes: float, trials: int) -> Interval:
-    """Wilson's score interval of a share (E. B. Wilson, 1927): sensible at 0 and 1, where the normal one has no width.
-
-    `successes` may be a sum of scores between 0 and 1: no such score varies more than a coin of the same mean, so the interval is rather too wide.
-    """
+def wilson(successes: int, trials: int) -> Interval:
+    """Wilson's score interval of a share (E. B. Wilson, 1927): sensible at 0 and 1, where the normal one has no width."""
     if trials < 1 or not 0 <= successes <= trials:
         raise ValueError(f"wilson needs 0 ≤ successes ≤ trials and at least one trial, got {successes} of {trials}")
     share, z2 = successes / trials, Z95**2
