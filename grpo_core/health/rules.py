@@ -337,11 +337,11 @@ def _reward_without_accuracy(history: History, settings: HealthConfig, facts: Fa
     before, after = _halves(history, "train_accuracy", settings)
     name, least = "accuracy in training", settings.accuracy_drop
     if before is None or after is None:
-        ends = _ends_on_select(history, settings)
-        if ends is None:
+        ends, graded = _ends_on_select(history, settings), history.series("eval/select_graded")
+        if ends is None or not graded:
             return None
-        (before, after), graded, name = ends, history.series("eval/select_graded")[-1][1], "accuracy on select"
-        least += 2 * ((before * (1 - before) + after * (1 - after)) / graded) ** 0.5
+        (before, after), name = ends, "accuracy on select"
+        least += 2 * ((before * (1 - before) + after * (1 - after)) / graded[-1][1]) ** 0.5
     if before - after <= least:
         return None
     fell = f"{name} fell from {before:.3f} to {after:.3f} (health.accuracy_drop {settings.accuracy_drop:g})"

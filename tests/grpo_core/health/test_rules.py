@@ -382,6 +382,7 @@ RISES: Columns = {"reward/mean": [0.25, 0.25, 0.25, 0.5, 0.5]}
 def test_where_training_counts_no_right_answers_the_evaluations_on_select_do(select: list[float | None], graded: float, expected: bool) -> None:
     columns: Columns = {**RISES, "eval/select_accuracy": select, "eval/select_graded": [None if value is None else graded for value in select]}
     assert (found("reward_hacking", columns) is not None) is expected
+    assert found("reward_hacking", {**RISES, "eval/select_accuracy": select}) is None, "an older log does not say of how many"
     counted: Columns = {**columns, "train_accuracy": [0.5] * 5}
     assert found("reward_hacking", counted) is None
 
