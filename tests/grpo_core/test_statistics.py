@@ -26,6 +26,13 @@ def test_wilson_is_a_mirror_and_stays_within_0_and_1(trials: int) -> None:
         assert found.low - 1e-12 <= found.estimate <= found.high + 1e-12
 
 
+def test_wilson_of_a_sum_of_scores_lies_between_its_neighbours_and_is_exact_at_the_ends() -> None:
+    half, below, above = wilson(7.5, 10), wilson(7, 10), wilson(8, 10)
+    assert (half.estimate, half.low, half.high) == pytest.approx((0.75, 0.4422, 0.9191), abs=5e-5)
+    assert below.low < half.low < above.low and below.high < half.high < above.high
+    assert wilson(0.0, 4) == wilson(0, 4) and wilson(4.0, 4).high == 1.0
+
+
 @pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5)])
 def test_wilson_refuses_impossible_counts(successes: int, trials: int) -> None:
     with pytest.raises(ValueError, match=f"got {successes} of {trials}"):
