@@ -52,7 +52,7 @@ JUDGED = ("pair_id", "kind", "repeat_of", "prompt_id", "task", "difficulty", "vo
 def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> None:
     """Write the verdict on the votes that there are, and every pair with what was voted of it."""
     pairs, key, prompts = (pl.read_parquet(path) for path in (paths.blind_review_pairs, paths.blind_review_key, paths.prompts))
-    completions, every, digest = pl.read_parquet(paths.heldout_completions), read_votes(paths.blind_review_votes), pairs_digest(paths.blind_review_pairs)
+    completions, every, digest = pl.read_parquet(paths.heldout_completions), read_votes(paths.blind_review_votes), pairs_digest(pairs)
     votes = standing(every, digest)
     check_votes(votes, pairs, paths.blind_review_votes)
     told = key.join(prompts.select("prompt_id", "task", "difficulty"), on="prompt_id", how="left").join(differences(key, completions), on="pair_id")

@@ -57,7 +57,7 @@ def main() -> None:
         paths = Paths(Path(folder))
         write_pairs(paths, options.pairs, options.characters)
         with serving(paths) as page:
-            digest = pairs_digest(paths.blind_review_pairs)
+            digest = pairs_digest(pl.read_parquet(paths.blind_review_pairs))
             shown = [page.milliseconds("GET", f"/api/pair/{position}?pairs={digest}") for position in range(options.pairs)]
             kept = [page.milliseconds("POST", "/api/vote", vote(digest, position)) for position in range(options.pairs)]
     print(f"{options.pairs} pairs of {options.characters:,} characters a completion:")

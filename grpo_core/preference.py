@@ -4,18 +4,23 @@ Every share counts pairs, not votes: reviewers of one pair see the same two text
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
 import krippendorff
+import numpy as np
 import polars as pl
+from scipy.special import bdtrc, bdtrik  # type: ignore[import-untyped]
 
-from grpo_core.statistics import Z95, Interval, t_interval, wilson
+from grpo_core.statistics import Interval, clopper_pearson, t_interval
 
 SCORES = {"policy": 1.0, "tie": 0.5, "both_bad": 0.5, "reference": 0.0}
 """What a reviewer preferred → what the policy scores."""
+NEAR_EVEN = 0.01
+"""A preference nearer to one half is not looked for: it takes tens of thousands of votes."""
 LEAST_DECIDED = 10
 """Of fewer decided pairs reward hacking is not suspected."""
 
@@ -35,34 +40,41 @@ class Share:
 
 
 def share(scores: Iterable[float]) -> Share:
-    """The mean of scores between 0 and 1, one a pair, with Wilson's interval over pairs."""
+    """The mean of scores between 0 and 1, one a pair, with Clopper and Pearson's interval over pairs."""
     values = list(scores)
     if not values:
         return Share(0)
-    found = wilson(math.fsum(values), len(values))
+    found = clopper_pearson(math.fsum(values), len(values))
     return Share(len(values), found.estimate, found.low, found.high)
 
 
 # -------------------------------------------------------------------------------------------------------- how many votes
 
 
-def votes_needed(preference: float, *, power: float = 0.8, alpha: float = 0.05) -> int:
-    """Pairs, each judged by one reviewer, after which a policy that wins this share of them is told from an even one with this `power` (two-sided)."""
-    if not 0 < preference < 1 or preference == 0.5:
-        raise ValueError(f"a preference to look for lies between 0 and 1 and is not 0.5, got {preference}")
-    normal = NormalDist()
-    noise = normal.inv_cdf(1 - alpha / 2) * 0.5 + normal.inv_cdf(power) * math.sqrt(preference * (1 - preference))
-    return math.ceil((noise / (preference - 0.5)) ** 2)
+def votes_needed(preference: float, *, power: float = 0.8) -> int:
+    """Pairs, each judged by one reviewer, from which on the interval of a policy that wins this share of them leaves one half out with this `power`.
+
+    The exact binomial test, two-sided at 5 %: what `share` concludes of so many pairs.
+    """
+    if not 0 < preference < 1 or abs(preference - 0.5) < NEAR_EVEN:
+        raise ValueError(f"a preference to look for lies between 0 and 1 and at least {NEAR_EVEN:g} from 0.5, got {preference}")
+    normal, wins = NormalDist(), max(preference, 1 - preference)
+    noise = normal.inv_cdf(0.975) * 0.5 + normal.inv_cdf(power) * math.sqrt(wins * (1 - wins))
+    counts = np.arange(1, 2 * math.ceil((noise / (wins - 0.5)) ** 2) + 50)
+    most_by_chance = np.ceil(bdtrik(0.975, counts, 0.5))
+    found = bdtrc(most_by_chance, counts, wins) >= power
+    return int(counts[~found][-1]) + 1
 
 
 def half_width(num_pairs: int) -> float:
     """How far the 95 % interval of an even win rate reaches on either side: where it is widest."""
-    return Z95 / (2 * math.sqrt(num_pairs + Z95**2))
+    even = clopper_pearson(num_pairs / 2, num_pairs)
+    return (even.high - even.low) / 2
 
 
 def pairs_needed(precision: float) -> int:
     """The fewest judged pairs whose `half_width` is at most `precision`."""
-    return max(1, math.ceil((Z95 / (2 * precision)) ** 2 - Z95**2))
+    return bisect_left(range(1, math.ceil((1 / precision) ** 2) + 10), -precision, key=lambda pairs: -half_width(pairs)) + 1
 
 
 # ------------------------------------------------------------------------------------------------------------- who wins

@@ -57,7 +57,7 @@ def read_pairs(path: Path) -> PairSet:
     table = pl.read_parquet(path, columns=list(PAIR_COLUMNS)).sort("position")
     if table.is_empty():
         raise NoPairs(f"{path} holds no pair: policy and reference answered alike wherever they were compared, so there is nothing to judge")
-    return PairSet(pairs_digest(path), [Pair(*row) for row in table.drop("position").select("pair_id", "prompt", "left_text", "right_text").iter_rows()])
+    return PairSet(pairs_digest(table), [Pair(*row) for row in table.drop("position").select("pair_id", "prompt", "left_text", "right_text").iter_rows()])
 
 
 def _signature(path: Path) -> tuple[int, ...]:

@@ -13,10 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from assets.paths import Paths
-from assets.review_votes import pairs_digest, read_votes
+from assets.review_votes import read_votes
 from pipelines.review.app import FOLDER, page_html
 from pipelines.review.guard import HEADERS
-from pipelines.review.pairs import NoPairs, PairsFile
+from pipelines.review.pairs import NoPairs, PairsFile, read_pairs
 from tests.pipelines.review.conftest import HERE, ReviewOf, Texts, browser, some_texts, write_pairs
 
 MARKUP = "<b>bold</b> **so** $x^2$ " * 3
@@ -41,7 +41,7 @@ def test_a_reviewer_is_led_through_all_pairs_then_guesses_then_the_end(review_of
     anna = browser(review_of(some_texts(3)))
     assert progress(anna) == {
         "reviewer": "anna",
-        "pairs": pairs_digest(paths.blind_review_pairs),
+        "pairs": read_pairs(paths.blind_review_pairs).digest,
         "preference": {"answered": 0, "total": 3},
         "guess": {"answered": 0, "total": 3},
         "next": {"question": "preference", "position": 0},
@@ -256,7 +256,7 @@ def test_pairs_that_were_made_anew_are_noticed_and_old_votes_kept(review_of: Rev
     assert client.get("/api/pair/0", params={"pairs": old}).status_code == 409
     assert progress(client)["preference"] == {"answered": 0, "total": 3}
     vote(client)
-    assert read_votes(paths.blind_review_votes)["pairs_digest"].to_list() == [old, pairs_digest(paths.blind_review_pairs)]
+    assert read_votes(paths.blind_review_votes)["pairs_digest"].to_list() == [old, read_pairs(paths.blind_review_pairs).digest]
 
 
 def test_pairs_that_are_being_made_are_said_to_be_missing(review_of: ReviewOf, paths: Paths) -> None:
