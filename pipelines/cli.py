@@ -15,6 +15,8 @@ from pipelines.commands.compare import compare
 from pipelines.commands.doctor import doctor
 from pipelines.commands.errors import clear_errors
 from pipelines.commands.explore import explore
+from pipelines.commands.export import export
+from pipelines.commands.promote import promote
 from pipelines.commands.prune import prune
 from pipelines.commands.replay import replay
 from pipelines.commands.report import report
@@ -187,7 +189,7 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
         click.echo(visible(text))
 
 
-for _command in (doctor, explore, audit_rewards, ablate, report, review, trace, compare, replay, rescore, reproduce, verify, prune):
+for _command in (doctor, explore, audit_rewards, ablate, report, review, promote, export, trace, compare, replay, rescore, reproduce, verify, prune):
     main.add_command(_command)
 
 

@@ -12,6 +12,7 @@ from pipelines.checks import in_sync_checks
 from pipelines.execution import Outcome, run_in_process
 from pipelines.graph import load_graph
 from pipelines.params import ROOT
+from pipelines.promote_job import promote_job
 from pipelines.stage_assets import stage_assets
 
 
@@ -21,7 +22,7 @@ def build_definitions(root: Path) -> dg.Definitions:
     return dg.Definitions(
         assets=[stage_assets(root, graph, stage) for stage in graph.stages],
         asset_checks=[in_sync_checks(root, graph)],
-        jobs=jobs(),
+        jobs=[*jobs(), promote_job(root)],
         schedules=[weekly_retraining(graph)],
         sensors=[dvc_sync(root)],
     )
