@@ -8,7 +8,8 @@ from typing import Any
 from grpo_core.config import HealthAction, HealthConfig, RunConfig
 from grpo_core.health.conditions import CONDITIONS, EXPLAINS, page_of
 from grpo_core.health.history import History
-from grpo_core.health.rules import CLOCK_RULES, RULES, Facts, Found, Rule
+from grpo_core.health.measures import Facts, Found
+from grpo_core.health.rules import CLOCK_RULES, RULES, Rule
 from grpo_core.params import section_values
 from grpo_core.rewards.registry import full_marks, reward_range
 
@@ -164,6 +165,7 @@ def changes_steps(config: RunConfig) -> dict[str, Any]:
     return {"actions": adjusting, **thresholds} if adjusting else {}
 
 
-def alarms_json(alarms: Sequence[Alarm], num_steps: int) -> str:
-    """The alarms as the file that pages, reports and the promotion gate read."""
-    return json.dumps({"num_steps": num_steps, "num_open": sum(alarm.open for alarm in alarms), "alarms": [asdict(alarm) for alarm in alarms]}, indent=1) + "\n"
+def alarms_json(alarms: Sequence[Alarm], num_steps: int, **more: Any) -> str:
+    """The alarms (and what else is said of the run) as the file that pages, reports and the promotion gate read."""
+    facts = {"num_steps": num_steps, "num_open": sum(alarm.open for alarm in alarms), **more}
+    return json.dumps({**facts, "alarms": [asdict(alarm) for alarm in alarms]}, indent=1) + "\n"

@@ -124,17 +124,18 @@ def _under_way(paths: Paths, work: Path) -> Sources:
     last = int(metrics["step"].max()) if "step" in metrics.columns else 0  # type: ignore[arg-type]  # an integer column with a row a line
     shards = {kind: sorted((work / kind).glob("step-*.parquet")) for kind in ("rollouts", "rewards", "select", "exploits")}
     tables = {kind: pl.read_parquet(found) if found else None for kind, found in shards.items() if kind != "rollouts"}
-    halting = halts(work, last)
+    halting = halts(work, after=last)
+    told = [alarm for halt in halting for alarm in halt.alarms]
     try:
-        alarms = alarms_so_far(work, parse_sections(made_from.config), halting)
+        alarms = alarms_so_far(work, parse_sections(made_from.config), told)
     except ConfigError:  # the configuration was never written here, or is not what today's code reads
-        alarms = halting
+        alarms = told
     files: dict[str, Path | None] = {f"{work.relative_to(paths.root).as_posix()}/": work, **_existing(paths)}
     return Sources(
         paths=paths,
         run_key=work.name,
         under_way=True,
-        halted_at=max((alarm["first_step"] for alarm in halting), default=None),
+        halted_at=max((halt.step for halt in halting), default=None),
         made_from=replace(made_from, run_key=work.name, step=last),
         records={},
         files=files,
