@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from assets.alarms import open_conditions
+from assets.alarms import NOT_RECORDED, open_conditions, read_alarms
 from assets.page import Chart, Markdown, Metadata, Progress, ProgressCallback, Table, Value
 from assets.paths import Paths
 from grpo_core.checkpoint import write_text
@@ -238,12 +238,12 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
 
 
 def open_alarms(paths: Paths, report: Mapping[str, Any]) -> list[str]:
-    """The compared experiments whose training ended with open alarms, which no rise makes up for."""
-    found = []
-    for name in sorted({name for compared in report["comparisons"] for arm in compared["arms"] for name in arm["experiments"]}):
-        if conditions := open_conditions(replace(paths, experiment=name).alarms):
-            found.append(f"{name} ended with open alarms: {', '.join(conditions)}")
-    return found
+    """The compared experiments whose training ended with open alarms, which no rise makes up for, and those that nobody watched."""
+    names = sorted({name for compared in report["comparisons"] for arm in compared["arms"] for name in arm["experiments"]})
+    alarms = {name: read_alarms(replace(paths, experiment=name).alarms) for name in names}
+    found = [f"{name} ended with open alarms: {', '.join(conditions)}" for name, seen in alarms.items() if (conditions := open_conditions(seen or ()))]
+    unwatched = [name for name, seen in alarms.items() if seen is None]
+    return [*found, *[f"health was {NOT_RECORDED} of {', '.join(unwatched)}"] * bool(unwatched)]
 
 
 def to_take_it(compared: Mapping[str, Any]) -> str:

@@ -36,7 +36,11 @@ def halts(folder: Path, after: int = -1) -> list[Halt]:
 
 
 def halts_record(folder: Path) -> list[dict[str, Any]]:
-    """All halts of the work folder as the file of the clock's alarms keeps them (`halts_of` reads them back)."""
+    """All halts of the work folder as the file of the clock's alarms keeps them, oldest step first.
+
+    Each is `{"step": int, "conditions": list[str], "messages": list[str]}`: the step that ended the training, the conditions that asked for it and a
+    sentence of each. (Where its alarms could not be read there are no conditions, and one message says so.)
+    """
     return [
         {
             "step": halt.step,
@@ -45,17 +49,6 @@ def halts_record(folder: Path) -> list[dict[str, Any]]:
         }
         for halt in halts(folder)
     ]
-
-
-def halts_of(path: Path) -> list[dict[str, Any]]:
-    """The halts that came before a result, from the file of the clock's alarms beside it (`Paths.clock_alarms`), oldest step first.
-
-    Each is `{"step": int, "conditions": list[str], "messages": list[str]}`: the step that ended the training, the conditions that asked for it and a
-    sentence of each. (Where its alarms could not be read there are no conditions, and one message says so.) Empty where there is no such file, or one from
-    before halts were written.
-    """
-    found: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")).get("halts", []) if path.is_file() else []
-    return found
 
 
 def _halt(kept: Path) -> Halt:

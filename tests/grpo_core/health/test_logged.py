@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from grpo_core.health.logged import halts, halts_of, halts_record
+from grpo_core.health.logged import halts, halts_record
 
 
 def keep(work: Path, step: int, alarms: list[dict[str, Any]]) -> Path:
@@ -47,10 +47,3 @@ def test_a_folder_without_alarms_or_of_another_name_is_no_halt(tmp_path: Path) -
     (tmp_path / "halted" / "step-000003").mkdir(parents=True)
     keep(tmp_path, 5, []).parent.rename(tmp_path / "halted" / "step-last")
     assert halts(tmp_path) == []
-
-
-def test_a_result_from_before_halts_were_written_has_none(tmp_path: Path) -> None:
-    path = tmp_path / "clock_alarms.json"
-    assert halts_of(path) == []
-    path.write_text('{"num_steps": 4, "num_open": 0, "alarms": []}')
-    assert halts_of(path) == []
