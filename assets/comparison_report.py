@@ -18,7 +18,7 @@ from assets.paths import Paths
 from grpo_core.checkpoint import write_text
 from grpo_core.comparison import Comparison, Measured, Run, accuracy, arms_of, compare, comparisons_of, text
 from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig
-from grpo_core.health.monitor import changes_steps
+from grpo_core.health.adjustment import changes_steps
 from grpo_core.params import READ_APART, parse_sections, section_values
 from grpo_core.recommendation import recommend
 from grpo_core.statistics import Interval, t_interval

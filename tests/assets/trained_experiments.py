@@ -7,7 +7,7 @@ import polars as pl
 
 from assets.paths import Paths
 from grpo_core.config import RunConfig
-from grpo_core.health.monitor import changes_steps
+from grpo_core.health.adjustment import changes_steps
 from grpo_core.work_folder import lasting_values
 
 TRAINED_FROM = ("model", "rollout", "rewards", "reward_options", "scoring", "grpo")
