@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help install run ui test test-slow lint format bench-resume
+.PHONY: help install run ui review test test-slow lint format bench-resume
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,9 @@ run: $(READY) ## The whole lifecycle: prompts, SFT, GRPO, held-out evaluation, b
 
 ui: $(READY) ## Dagster and MLflow in the browser (loopback only); Ctrl-C stops both
 	@$(BIN)/grpo ui
+
+review: $(READY) ## A page where people judge completions blind (loopback only); Ctrl-C ends it
+	@$(BIN)/grpo review
 
 test: $(READY) ## The tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,6 +1,7 @@
 """Votes of a blind review: one row an answer, in the order given, never changed. The page writes them, the verdict counts them."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import polars as pl
@@ -29,9 +30,9 @@ TAGS = ("wrong", "repetitive", "evasive", "too_long", "format")
 ANSWER = ("pairs_digest", "reviewer", "pair_id", "question")
 
 
-def pairs_digest(pairs: Path) -> str:
-    """What tells one set of pairs from another: sha256 of its file."""
-    return hashlib.sha256(pairs.read_bytes()).hexdigest()
+def pairs_digest(pairs: pl.DataFrame) -> str:
+    """What tells one set of pairs from another: sha256 of its rows, whatever library wrote their file."""
+    return hashlib.sha256(json.dumps(pairs.sort("position").rows(), ensure_ascii=False).encode()).hexdigest()
 
 
 def read_votes(path: Path) -> pl.DataFrame:

@@ -584,12 +584,18 @@ class BlindReviewConfig:
     """Held-out prompts shown with one completion of the policy and one of the reference."""
     num_control_pairs: int = 4
     """Extra pairs with two completions of the same model, to measure the reviewers."""
+    num_repeat_pairs: int = 4
+    """Pairs shown once more near the end, sides swapped, to see who answers alike again (fewer where there are too few pairs)."""
+    precision: float = 0.2
+    """The verdict has votes enough once its win rate is known to within this much on either side (95 %)."""
     seed: int = 0
     """Seed of the choice of prompts, of the order and of the sides."""
 
     def __post_init__(self) -> None:
         require_at_least("blind_review_set", self, 1, "num_pairs")
-        require_at_least("blind_review_set", self, 0, "num_control_pairs")
+        require_at_least("blind_review_set", self, 0, "num_control_pairs", "num_repeat_pairs")
+        known = "lie between 0.01 and 0.49: a share is known to within 0.5 before anybody has voted"
+        require(0.01 <= self.precision <= 0.49, "blind_review_set.precision", self.precision, known)
 
 
 def _default_rewards() -> dict[str, float]:

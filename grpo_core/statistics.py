@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
-from scipy.special import stdtrit  # type: ignore[import-untyped]
+from scipy.special import betaincinv, stdtrit  # type: ignore[import-untyped]
 
 Z95 = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
@@ -30,6 +30,18 @@ def wilson(successes: int, trials: int) -> Interval:
     half = Z95 / (1 + z2 / trials) * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2))
     # Exact at the ends, where rounding would leave 1e-17.
     return Interval(share, 0.0 if successes == 0 else centre - half, 1.0 if successes == trials else centre + half)
+
+
+def clopper_pearson(successes: float, trials: int) -> Interval:
+    """The exact interval of a share (C. J. Clopper and E. S. Pearson, 1934): it holds the truth at least 95 times of 100, whatever the truth is.
+
+    `successes` may be a sum of scores between 0 and 1: no such score varies more than a coin of the same mean, so the interval is rather too wide.
+    """
+    if trials < 1 or not 0 <= successes <= trials:
+        raise ValueError(f"clopper_pearson needs 0 ≤ successes ≤ trials and at least one trial, got {successes} of {trials}")
+    low = float(betaincinv(successes, trials - successes + 1, 0.025)) if successes > 0 else 0.0
+    high = float(betaincinv(successes + 1, trials - successes, 0.975)) if successes < trials else 1.0
+    return Interval(successes / trials, low, high)
 
 
 def t95(degrees: float, comparisons: int = 1) -> float:

@@ -20,6 +20,7 @@ from pipelines.commands.replay import replay
 from pipelines.commands.report import report
 from pipelines.commands.reproduce import reproduce
 from pipelines.commands.rescore import rescore
+from pipelines.commands.review import review
 from pipelines.commands.trace import trace
 from pipelines.commands.verify import verify
 from pipelines.console import INTERRUPTED, visible, wide_console
@@ -186,7 +187,7 @@ def sample(checkpoint: Path, prompt: str, num: int, temperature: float, max_new_
         click.echo(visible(text))
 
 
-for _command in (doctor, explore, audit_rewards, ablate, report, trace, compare, replay, rescore, reproduce, verify, prune):
+for _command in (doctor, explore, audit_rewards, ablate, report, review, trace, compare, replay, rescore, reproduce, verify, prune):
     main.add_command(_command)
 
 

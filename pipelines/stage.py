@@ -24,7 +24,7 @@ from pipelines.records.provenance import Making, begin
 from pipelines.reward_code import check_reward_functions
 from pipelines.signals import StopRequest, die_with_parent, stop_at_once
 
-NOUNS = (*SHARED, "grpo_checkpoint", "heldout_eval", "blind_review_set")
+NOUNS = (*SHARED, "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict")
 CONTRACTS = {"prompts": ("prompts",), "grpo_checkpoint": ("rollout_batches", "rewards"), "heldout_eval": ("heldout_eval",)}
 """Stage → the nouns of its contracts, each checked before the stage counts as done."""
 NOTHING_NEW = "nothing new was kept; run again to go on"

@@ -88,6 +88,7 @@ def next_steps(paths: Paths, config: RunConfig) -> Text:
         ("Open the UIs", "grpo ui"),
         ("Talk to the reference", f"grpo sample {paths.reference_checkpoint.relative_to(paths.root)} '{prompt}'"),
         ("Talk to the policy", f"grpo sample {paths.grpo_checkpoint.relative_to(paths.root)} '{prompt}'"),
+        ("Judge pairs blind", "grpo review"),
         ("Vary the run", "dvc exp run -S grpo.group_size=4"),
     )
     width = max(len(name) for name, _ in lines)

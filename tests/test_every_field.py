@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
-from assets import blind_review_set, heldout_eval, sft_checkpoint
+from assets import blind_review_set, blind_review_verdict, heldout_eval, sft_checkpoint
 from assets.page import Notice
 from assets.paths import Paths
 from grpo_core.config import BY_THE_CLOCK, SECTIONS, HealthConfig, ModelConfig, RunConfig, SftConfig
@@ -245,6 +245,8 @@ CASES: dict[str, list[Case]] = {
     "heldout_eval.seed": [Case(value=1, moves="evaluation/answers", given=GRADED)],
     "blind_review_set.num_pairs": [Case(value=2, moves="review/pairs")],
     "blind_review_set.num_control_pairs": [Case(value=1, moves="review/pairs")],
+    "blind_review_set.num_repeat_pairs": [Case(value=1, moves="review/pairs")],
+    "blind_review_set.precision": [Case(value=0.2, moves="verdict/verdict")],
     "blind_review_set.seed": [Case(value=1, moves="review/pairs")],
 }
 
@@ -421,6 +423,14 @@ def reviewed(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
     return {"pairs": rows.write_json()}
 
 
+def judged(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
+    """The verdict before anybody has voted."""
+    paths = Paths(folder)
+    shutil.copytree(lab.lifecycle.data, paths.data)
+    blind_review_verdict.produce(paths, config, ignore)
+    return {"verdict": json.loads(paths.blind_review_verdict.read_text(encoding="utf-8"))}
+
+
 def held(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
     """What `prepare` leaves in a process that has torch already; everything is put back."""
     with pytest.MonkeyPatch.context() as patch:
@@ -454,7 +464,7 @@ def notified(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
 
 RUNNERS: dict[str, Callable[[Lab, RunConfig, Path], dict[str, Any]]] = {
     "training": trained, "attempt": attempted, "fine_tuning": fine_tuned, "start": started, "prompts": told, "evaluation": answered,
-    "review": reviewed, "process": held, "diagnosis": diagnosed, "notice": notified,
+    "review": reviewed, "verdict": judged, "process": held, "diagnosis": diagnosed, "notice": notified,
 }  # fmt: skip
 
 

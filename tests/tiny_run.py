@@ -53,7 +53,7 @@ def tiny_config(*, rewards: dict[str, float] | None = None, **grpo: Any) -> RunC
         scoring=ScoringConfig(exploit_prompts=1, exploit_threshold=1.0, max_error_rate=0.0),
         grpo=GrpoConfig(**{**settings, **grpo}),
         heldout_eval=HeldoutEvalConfig(samples_per_prompt=2, bootstrap_resamples=100),
-        blind_review_set=BlindReviewConfig(num_pairs=3, num_control_pairs=2),
+        blind_review_set=BlindReviewConfig(num_pairs=3, num_control_pairs=2, num_repeat_pairs=2),
     )
 
 

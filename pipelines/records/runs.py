@@ -22,7 +22,9 @@ from pipelines.records.files import UNKNOWN, Record, read_records, recorded_expe
 
 UPSTREAM = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
 """Nouns that a training reads."""
-TRAINING, EVALUATION, REVIEW = "grpo_checkpoint", "heldout_eval", "blind_review_set"
+TRAINING, EVALUATION, REVIEW, VERDICT = "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict"
+DOWNSTREAM = ((EVALUATION, TRAINING), (REVIEW, EVALUATION), (VERDICT, REVIEW))
+"""What is made from a training, each with what it is made from."""
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")
 """A run key or an MLflow run id, or enough of its beginning."""
 
@@ -39,8 +41,8 @@ class Run:
     experiment: str
     run_key: str
     records: Mapping[str, Record]
-    """Noun → how it was made, for those of run_config, prompts, sft_checkpoint, reference_checkpoint, grpo_checkpoint, heldout_eval and
-    blind_review_set that are known. Every record has every field, `None` or empty where it is not known."""
+    """Noun → how it was made, for those of run_config, prompts, sft_checkpoint, reference_checkpoint, grpo_checkpoint, heldout_eval,
+    blind_review_set and blind_review_verdict that are known. Every record has every field, `None` or empty where it is not known."""
     mlflow_run_id: str | None
     """None when the run was found without asking MLflow."""
 
@@ -230,7 +232,7 @@ def _of_mlflow(root: Path, run_id: str, lock: Mapping[str, Entry]) -> Run:
     if TRAINING not in records:
         raise RunError(f"MLflow's run {run_id} holds no record of a training: it has not finished, or was trained before there were records")
     # A run that was extended keeps the evaluation of its shorter self until it is evaluated again.
-    for noun, maker in ((EVALUATION, TRAINING), (REVIEW, EVALUATION)):
+    for noun, maker in DOWNSTREAM:
         if noun in records and not (maker in records and _agree(_made(records[maker]), records[noun]["deps"])):
             del records[noun]
     return _run(root, _related(root, records, lock), run_id)
@@ -251,13 +253,13 @@ def _related(root: Path, records: Mapping[str, Record], lock: Mapping[str, Entry
         if noun not in found and (candidates := list(matching)):
             found[noun] = _preferred(candidates, lock)
 
-    for noun, reader in ((EVALUATION, REVIEW), (TRAINING, EVALUATION), *((noun, TRAINING) for noun in UPSTREAM)):
+    for noun, reader in (*((maker, made) for made, maker in reversed(DOWNSTREAM)), *((noun, TRAINING) for noun in UPSTREAM)):
         if reader in found:
             add(noun, (record for record in read_records(paths, noun) if _agree(_made(record), found[reader]["deps"])))
-    for noun, maker in ((EVALUATION, TRAINING), (REVIEW, EVALUATION)):
+    for noun, maker in DOWNSTREAM:
         if maker in found:
             add(noun, (record for record in read_records(paths, noun) if _agree(_made(found[maker]), record["deps"])))
-    return {noun: found[noun] for noun in (*UPSTREAM, TRAINING, EVALUATION, REVIEW) if noun in found}
+    return {noun: found[noun] for noun in (*UPSTREAM, TRAINING, *(noun for noun, _ in DOWNSTREAM)) if noun in found}
 
 
 def _preferred(records: list[Record], lock: Mapping[str, Entry]) -> Record:

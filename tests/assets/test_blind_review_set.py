@@ -28,14 +28,14 @@ def answers(*, equal: int = 0, samples: int = 2, prompts: int = NUM) -> pl.DataF
 
 
 def pairs(completions: pl.DataFrame | None = None, **settings: Any) -> pl.DataFrame:
-    config = BlindReviewConfig(**{"num_pairs": 20, "num_control_pairs": 4, **settings})
+    config = BlindReviewConfig(**{"num_pairs": 20, "num_control_pairs": 4, "num_repeat_pairs": 0, **settings})
     return make_pairs(answers() if completions is None else completions, PROMPTS, config)
 
 
 def test_the_pairs_file_holds_nothing_but_what_is_shown(lifecycle: Paths) -> None:
     shown, key = pl.read_parquet(lifecycle.blind_review_pairs), pl.read_parquet(lifecycle.blind_review_key)
     assert shown.columns == ["pair_id", "position", "prompt", "left_text", "right_text"]
-    assert set(key.columns) == {"pair_id", "prompt_id", "kind", "left_model", "right_model", "left_sample_index", "right_sample_index"}
+    assert set(key.columns) == {"pair_id", "prompt_id", "kind", "left_model", "right_model", "left_sample_index", "right_sample_index", "repeat_of"}
     assert lifecycle.blind_review_pairs.parent != lifecycle.blind_review_key.parent
     assert b"reference" not in lifecycle.blind_review_pairs.read_bytes()
     assert b"policy" not in lifecycle.blind_review_pairs.read_bytes()
@@ -118,12 +118,55 @@ def test_models_that_speak_alike_leave_an_empty_table_of_the_same_columns() -> N
     assert table.schema == pairs().schema == blind_review_set.SCHEMA
 
 
+REPEATED = [(20, 4, 4), (30, 4, 4), (3, 2, 2), (8, 8, 4), (5, 0, 9), (2, 0, 1), (1, 0, 4), (60, 40, 10)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize(("num_pairs", "controls", "repeats"), REPEATED)
+def test_a_repeat_is_an_early_comparison_with_its_sides_swapped_late(num_pairs: int, controls: int, repeats: int, seed: int) -> None:
+    table = pairs(answers(), num_pairs=num_pairs, num_control_pairs=controls, num_repeat_pairs=repeats, seed=seed)
+    assert table["position"].to_list() == list(range(len(table)))
+    by_id = {row["pair_id"]: row for row in table.iter_rows(named=True)}
+    assert len(by_id) == len(table)
+    found = table.filter(pl.col("kind") == "repeat")
+    assert len(found) <= min(repeats, (num_pairs + controls) // 2)
+    assert found["repeat_of"].n_unique() == len(found)
+    for row in found.iter_rows(named=True):
+        original = by_id[row["repeat_of"]]
+        assert original["kind"] == "comparison" and row["prompt"] == original["prompt"] and row["prompt_id"] == original["prompt_id"]
+        for what in ("text", "model", "sample_index"):
+            assert (row[f"left_{what}"], row[f"right_{what}"]) == (original[f"right_{what}"], original[f"left_{what}"])
+        assert original["position"] < len(table) / 2 and row["position"] >= 2 * len(table) / 3
+        assert row["position"] - original["position"] >= max(2, len(table) / 6)
+    assert table.filter(pl.col("kind") != "repeat")["repeat_of"].null_count() == num_pairs + controls
+
+
+def test_as_many_are_repeated_as_asked_for_where_there_is_room() -> None:
+    counts = [(pairs(num_repeat_pairs=4, seed=seed)["kind"] == "repeat").sum() for seed in range(20)]
+    assert counts == [4] * 20
+    assert (pairs(num_pairs=2, num_control_pairs=0, num_repeat_pairs=4)["kind"] == "repeat").sum() == 1
+    assert (pairs(num_pairs=1, num_control_pairs=0, num_repeat_pairs=4)["kind"] == "repeat").sum() == 0
+
+
+def test_repeats_leave_the_other_pairs_as_they_were_and_in_their_order() -> None:
+    without, with_repeats = pairs(), pairs(num_repeat_pairs=4)
+    others = with_repeats.filter(pl.col("kind") != "repeat")
+    assert others.drop("position").equals(without.drop("position"))
+
+
+def test_which_comparisons_come_again_and_where_is_chance() -> None:
+    tables = [pairs(num_repeat_pairs=4, seed=seed).filter(pl.col("kind") == "repeat") for seed in range(60)]
+    every = pl.concat(tables)
+    assert set(every["position"]) == set(range(19, 28)), "every place of the last third"
+    assert abs((every["left_model"] == "policy").cast(pl.Float64).mean() - 0.5) < 4 * 0.5 / 240**0.5  # type: ignore[operator]
+
+
 @pytest.mark.parametrize("alike", [False, True])
 def test_fewer_pairs_than_asked_for_are_written_with_a_warning(alike: bool, spoilt: Paths, lifecycle: Paths, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     blind_review_set.produce(spoilt, lifecycle_config(), ignore)
     assert capsys.readouterr().err == ""
-    config = replace(lifecycle_config(), blind_review_set=BlindReviewConfig(num_pairs=40, num_control_pairs=0))
+    config = replace(lifecycle_config(), blind_review_set=BlindReviewConfig(num_pairs=40, num_control_pairs=0, num_repeat_pairs=0))
     if alike:
         table = pl.read_parquet(spoilt.heldout_completions)
         replace_table(spoilt.heldout_completions, table.with_columns(text=pl.lit("the same")))
@@ -144,7 +187,7 @@ def test_fewer_pairs_than_asked_for_are_written_with_a_warning(alike: bool, spoi
 def test_the_page_keeps_its_readers_blind(lifecycle: Paths) -> None:
     page = blind_review_set.describe(lifecycle)
     shown = pl.read_parquet(lifecycle.blind_review_pairs)
-    assert page["pairs"] == page["pairs_asked_for"] == len(shown) == 5
+    assert page["pairs"] == page["pairs_asked_for"] == len(shown) == 7
     assert all(isinstance(value, int | str) or value == lifecycle.blind_review_pairs for value in page.values())
 
 

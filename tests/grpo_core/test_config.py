@@ -248,6 +248,9 @@ OUT_OF_RANGE = [
     ("heldout_eval", {"bootstrap_resamples": 10}, "heldout_eval.bootstrap_resamples"),
     ("blind_review_set", {"num_pairs": 0}, "blind_review_set.num_pairs"),
     ("blind_review_set", {"num_control_pairs": -1}, "blind_review_set.num_control_pairs"),
+    ("blind_review_set", {"num_repeat_pairs": -1}, "blind_review_set.num_repeat_pairs must be at least 0, got -1"),
+    ("blind_review_set", {"precision": 0.0}, "blind_review_set.precision must lie between 0.01 and 0.49"),
+    ("blind_review_set", {"precision": 0.5}, "blind_review_set.precision must lie between 0.01 and 0.49"),
 ]
 
 

@@ -4,7 +4,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from grpo_core.statistics import kendall_tau_b, paired_bootstrap, pass_at_k, pearson, spearman, t95, t_interval, welch, wilson
+from grpo_core.statistics import clopper_pearson, kendall_tau_b, paired_bootstrap, pass_at_k, pearson, spearman, t95, t_interval, welch, wilson
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,27 @@ def test_wilson_is_a_mirror_and_stays_within_0_and_1(trials: int) -> None:
         assert found.low == pytest.approx(1 - mirrored.high, abs=1e-12)
         assert found.low >= 0 and found.high <= 1
         assert found.low - 1e-12 <= found.estimate <= found.high + 1e-12
+
+
+def test_clopper_pearson_is_that_of_published_tables() -> None:
+    """Of 8 in 10 it is 0.4439 to 0.9748; of none in 10 the upper end is 1 - 0.025^(1/10)."""
+    found, none, every = clopper_pearson(8, 10), clopper_pearson(0, 10), clopper_pearson(10, 10)
+    assert (found.estimate, found.low, found.high) == pytest.approx((0.8, 0.4439, 0.9748), abs=5e-5)
+    assert (none.low, none.high) == pytest.approx((0.0, 1 - 0.025**0.1)) and (every.low, every.high) == pytest.approx((0.025**0.1, 1.0))
+
+
+def test_clopper_pearson_of_a_sum_of_scores_lies_between_its_neighbours() -> None:
+    half, below, above = clopper_pearson(7.5, 10), clopper_pearson(7, 10), clopper_pearson(8, 10)
+    assert half.estimate == 0.75 and below.low < half.low < above.low and below.high < half.high < above.high
+
+
+@pytest.mark.parametrize("trials", [5, 10, 30, 93])
+def test_clopper_pearson_holds_the_truth_at_least_95_times_of_100(trials: int) -> None:
+    """Worked out, not simulated: the chance of every count, wherever the true share lies."""
+    intervals = [clopper_pearson(count, trials) for count in range(trials + 1)]
+    for truth in np.linspace(0.01, 0.99, 99):
+        chances = [math.comb(trials, count) * truth**count * (1 - truth) ** (trials - count) for count in range(trials + 1)]
+        assert sum(chance for chance, found in zip(chances, intervals, strict=True) if found.low <= truth <= found.high) >= 0.95
 
 
 @pytest.mark.parametrize(("successes", "trials"), [(0, 0), (-1, 5), (6, 5)])

@@ -87,6 +87,7 @@ def test_dvc_yaml_names_the_files_of_assets_paths(graph: Graph) -> None:
         ],
         "heldout_eval": lambda p: [p.heldout_completions, p.heldout_summary, p.validation("heldout_eval")],
         "blind_review_set": lambda p: [p.blind_review_pairs, p.blind_review_key],
+        "blind_review_verdict": lambda p: [p.blind_review_judged, p.blind_review_verdict],
         "comparison_report": lambda p: [p.comparison_report],
     }
     assert {target.stage for target in graph.targets} == set(expected)
@@ -191,7 +192,7 @@ def test_jobs_hold_the_lifecycle_and_its_part_from_grpo_on(graph: Graph) -> None
         return {node.name for node in defs.resolve_job_def(job).nodes} - {"in_sync"}
 
     assert stages("lifecycle") == set(graph.stages)
-    assert stages("from_grpo") == {"grpo_checkpoint", "heldout_eval", "blind_review_set", "comparison_report"}
+    assert stages("from_grpo") == {"grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict", "comparison_report"}
     repository = defs.get_repository_def()
     assert {schedule.default_status for schedule in repository.schedule_defs} == {dg.DefaultScheduleStatus.STOPPED}
     assert {sensor.default_status for sensor in repository.sensor_defs} == {dg.DefaultSensorStatus.STOPPED}

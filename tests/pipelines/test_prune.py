@@ -113,7 +113,7 @@ def test_objects_that_only_an_earlier_run_used_go_and_the_rest_stays(root: Path)
 def test_the_plan_says_which_outputs_of_which_run_are_lost(root: Path) -> None:
     first, current = run_keys(root)
     losses = {loss.noun: loss for loss in make_plan(root).losses}
-    assert set(losses) == {"run_config", "grpo_checkpoint", "heldout_eval", "blind_review_set", "comparison_report"}
+    assert set(losses) == {"run_config", "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict", "comparison_report"}
     assert losses["grpo_checkpoint"].run_key == losses["heldout_eval"].run_key == first
     assert POLICY in losses["grpo_checkpoint"].outputs and "data/rewards/default/rewards.parquet" in losses["grpo_checkpoint"].outputs
     assert losses["heldout_eval"].outputs == ("data/heldout_eval/default/completions.parquet",)

@@ -18,7 +18,7 @@ from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_pr
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 
 SHARED = ["prompts", "sft_checkpoint", "reference_checkpoint"]
-OF_EXPERIMENT = ["grpo_checkpoint@default", "heldout_eval@default", "blind_review_set@default"]
+OF_EXPERIMENT = ["grpo_checkpoint@default", "heldout_eval@default", "blind_review_set@default", "blind_review_verdict@default"]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +68,12 @@ def test_a_learning_rate_makes_grpo_and_what_follows_stale_in_both_tools(params:
 def test_an_override_in_the_experiment_is_seen_before_run_config_ran(params: Path) -> None:
     edit(params, "params.yaml", "\n  default: {}", "\n  default: {heldout_eval: {samples_per_prompt: 9}}")
     assert out_of_sync(params, "heldout_eval@default")[0] == "heldout_eval.samples_per_prompt changed from 4 to 9"
-    assert stale(params) == {"heldout_eval@default", "blind_review_set@default"}
+    assert stale(params) == set(OF_EXPERIMENT[1:])
 
 
 def test_a_section_that_only_the_review_reads_leaves_training_alone(params: Path) -> None:
     change(params, "blind_review_set", "num_pairs", "7")
-    assert stale(params) == {"blind_review_set@default"}
+    assert stale(params) == set(OF_EXPERIMENT[2:])
 
 
 def test_comments_and_other_spellings_of_a_number_change_nothing(params: Path) -> None:

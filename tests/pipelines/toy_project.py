@@ -12,7 +12,16 @@ from pipelines.code_deps import declared_files, rewritten
 from pipelines.environment import environment
 from pipelines.params import ROOT
 
-SETTINGS = ("params.yaml", ".gitignore", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dagster/dagster.yaml", "data/raw/.gitkeep")
+SETTINGS = (
+    "params.yaml",
+    ".gitignore",
+    ".dvcignore",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    ".dagster/dagster.yaml",
+    "data/raw/.gitkeep",
+    "data/blind_review_votes/README.md",
+)
 
 THIRD_PARTY_WARNINGS = ("ignore:_NoneStep.value will soon raise:DeprecationWarning",)
 """pygtrie deprecated what DVC 3.67 still calls when it builds its graph."""
@@ -108,6 +117,11 @@ elif noun == "blind_review_set":
     made = read(f"run_config/{experiment}/blind_review_set.json", f"heldout_eval/{experiment}/completions.parquet")
     write(f"blind_review_set/{experiment}/pairs.parquet", "pairs" + made)
     write(f"blind_review_key/{experiment}/key.parquet", "key" + made)
+elif noun == "blind_review_verdict":
+    made = read(f"blind_review_set/{experiment}/pairs.parquet", f"blind_review_key/{experiment}/key.parquet")
+    voted = (root / f"data/blind_review_votes/{experiment}.parquet").is_file()
+    write(f"blind_review_verdict/{experiment}/judged.parquet", made)
+    write(f"blind_review_verdict/{experiment}/verdict.json", json.dumps({"status": "counted" if voted else "pending"}))
 elif noun == "comparison_report":
     names = sorted(path.name for path in (root / "data/run_config").iterdir() if path.is_dir())
     made = {name: read(f"grpo_checkpoint/{name}/weights") for name in names if (root / f"data/grpo_checkpoint/{name}").is_dir()}
