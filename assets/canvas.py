@@ -16,6 +16,10 @@ POLICY, REFERENCE, ACCENT, ALARM, WARNING, BAND = "#2563eb", "#94a3b8", "#0d9488
 SERIES = (POLICY, ACCENT, "#d97706", "#9333ea", "#db2777", "#65a30d")
 """Colours of things that have no colour of their own."""
 
+LONGEST_LABEL = 40
+"""Characters of a name or value in a chart."""
+LINE, SWATCH = 90, 6
+"""Characters that fit beside each other in a legend, and what the mark before a name takes of them."""
 Render = Callable[["Figure"], bytes]
 """What a finished figure becomes: `png` for pages that take pixels, `svg` for paper."""
 
@@ -57,7 +61,15 @@ def label(axes: "Axes", y_label: str) -> None:
 
 def legend(axes: "Axes", *, columns: int = 4) -> None:
     """What each line is, above the panel and outside the data."""
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=columns, frameon=False, fontsize=9, labelcolor=INK, borderpad=0.2, handlelength=1.4)
+    handles, labels = axes.get_legend_handles_labels()
+    fitting = LINE // (SWATCH + max((len(shortened(label)) for label in labels), default=0))
+    look = {"ncols": max(1, min(columns, fitting)), "frameon": False, "fontsize": 9, "labelcolor": INK, "borderpad": 0.2, "handlelength": 1.4}
+    axes.legend(handles, [shortened(label) for label in labels], loc="lower left", bbox_to_anchor=(0, 1.0), **look)
+
+
+def shortened(label: str) -> str:
+    """A label that leaves room for others: names and values are of any length, and may differ at their ends alone."""
+    return label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL // 2]}…{label[1 - LONGEST_LABEL // 2 :]}"
 
 
 def percent_axis(axes: "Axes", *, whole: bool) -> None:
@@ -94,6 +106,7 @@ def whole_numbers(axes: "Axes") -> None:
 def png(drawn: "Figure") -> bytes:
     """The figure as PNG bytes, without the program's name or a date."""
     buffer = io.BytesIO()
+    _as_written(drawn)
     drawn.savefig(buffer, format="png", metadata={"Software": None})
     return buffer.getvalue()
 
@@ -103,9 +116,18 @@ def svg(drawn: "Figure") -> bytes:
     from matplotlib import rc_context
 
     buffer = io.BytesIO()
+    _as_written(drawn)
     with rc_context({"svg.hashsalt": "grpo", "svg.fonttype": "path"}):
         drawn.savefig(buffer, format="svg", dpi=2 * DOTS_PER_INCH, metadata={"Creator": None, "Date": None})
     return buffer.getvalue()
+
+
+def _as_written(drawn: "Figure") -> None:
+    """No text is mathematics to be set: a `$` in a name or a value is one."""
+    from matplotlib.text import Text
+
+    for text in drawn.findobj(Text):
+        text.set_parse_math(False)
 
 
 def nothing_yet(title: str, why: str, render: Render = png) -> bytes:

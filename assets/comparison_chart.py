@@ -28,7 +28,7 @@ def learning_curves_by_arm(factor: str, arms: Mapping[str, Sequence[pl.DataFrame
     axes = canvas.panels(drawn, [1.5, 1][: len(shown)], x_label="step (rollout batches)")
     for panel, column in zip(axes, shown, strict=True):
         for place, (arm, seeds) in enumerate(arms.items()):
-            label = f"{arm} ({len(seeds)} seed{'s' if len(seeds) != 1 else ''})"
+            label = f"{canvas.shortened(arm)} ({len(seeds)} seed{'s' if len(seeds) != 1 else ''})"
             _draw(panel, column, _over_seeds(seeds, column, num_steps), label, SERIES[place % len(SERIES)])
         canvas.label(panel, PANELS[column])
     if "eval/select_accuracy" in shown:

@@ -12,16 +12,19 @@ from typing import Any
 
 import polars as pl
 
-from assets.alarms import open_conditions
+from assets.alarms import NOT_RECORDED, open_conditions, read_alarms
 from assets.page import Chart, Markdown, Metadata, Progress, ProgressCallback, Table, Value
 from assets.paths import Paths
 from grpo_core.checkpoint import write_text
 from grpo_core.comparison import Comparison, Measured, Run, accuracy, arms_of, compare, comparisons_of, text
 from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig
+from grpo_core.health.adjustment import changes_steps
 from grpo_core.params import READ_APART, parse_sections, section_values
 from grpo_core.recommendation import recommend
 from grpo_core.statistics import Interval, t_interval
 
+ADJUSTS = "health"
+"""One setting to compare: what of the section changes steps, all of it or (without an `adjust`) nothing."""
 DIGITS = 6
 """Figures are written with so many digits: the last ones of a sum may differ between processors."""
 
@@ -114,14 +117,24 @@ def _rounded(value: float) -> float | None:
 
 
 def read_run(paths: Paths, declared: RunConfig) -> Run | str:
-    """The experiment as it was trained, or why it cannot be compared."""
+    """The experiment as it was trained, or why it cannot be compared: what is wrong with one keeps none of the others from it."""
+    try:
+        return _read_run(paths, declared)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, pl.exceptions.PolarsError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        return f"what it left cannot be read ({type(error).__name__}: {reason}): `grpo verify` says which file is damaged and how to get it back"
+
+
+def _read_run(paths: Paths, declared: RunConfig) -> Run | str:
     made, logged = paths.grpo_checkpoint / "manifest.json", paths.grpo_checkpoint / "metrics.jsonl"
     if not made.is_file():
         return "not trained yet"
     if missing := [path for path in (logged, paths.select_completions, paths.rewards) if not path.is_file()]:
         return f"{missing[0]} is not there: `dvc checkout` brings it back"
     manifest = json.loads(made.read_text(encoding="utf-8"))
-    trained = {f"{section}.{key}": value for section, values in manifest["config"].items() for key, value in values.items()}
+    sections = {name: values for name, values in manifest["config"].items() if name != ADJUSTS}
+    trained = {f"{section}.{key}": value for section, values in sections.items() for key, value in values.items()}
+    trained[ADJUSTS] = manifest["config"].get(ADJUSTS, {})
     if changed := _changes(trained, _flat(declared)):
         return f"trained with other settings than it has now: {'; '.join(changed)}"
     lines = map(json.loads, logged.read_text(encoding="utf-8").splitlines())
@@ -158,7 +171,8 @@ def _changes(trained: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[str]
 
 def _flat(wanted: RunConfig) -> dict[str, Any]:
     """`section.key` → value of every setting, as a trained policy's manifest names them."""
-    return {f"{section}.{key}": value for section in SECTIONS for key, value in section_values(wanted, section).items()}
+    found = {f"{section}.{key}": value for section in SECTIONS if section != ADJUSTS for key, value in section_values(wanted, section).items()}
+    return found | {ADJUSTS: changes_steps(wanted)}
 
 
 def _written_config(paths: Paths) -> RunConfig:
@@ -238,12 +252,12 @@ def remarks(report: Mapping[str, Any]) -> list[str]:
 
 
 def open_alarms(paths: Paths, report: Mapping[str, Any]) -> list[str]:
-    """The compared experiments whose training ended with open alarms, which no rise makes up for."""
-    found = []
-    for name in sorted({name for compared in report["comparisons"] for arm in compared["arms"] for name in arm["experiments"]}):
-        if conditions := open_conditions(replace(paths, experiment=name).alarms):
-            found.append(f"{name} ended with open alarms: {', '.join(conditions)}")
-    return found
+    """The compared experiments whose training ended with open alarms, which no rise makes up for, and those that nobody watched."""
+    names = sorted({name for compared in report["comparisons"] for arm in compared["arms"] for name in arm["experiments"]})
+    alarms = {name: read_alarms(replace(paths, experiment=name).alarms) for name in names}
+    found = [f"{name} ended with open alarms: {', '.join(conditions)}" for name, seen in alarms.items() if (conditions := open_conditions(seen or ()))]
+    unwatched = [name for name, seen in alarms.items() if seen is None]
+    return [*found, *[f"health was {NOT_RECORDED} of {', '.join(unwatched)}"] * bool(unwatched)]
 
 
 def to_take_it(compared: Mapping[str, Any]) -> str:

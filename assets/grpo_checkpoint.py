@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from assets.alarms import read_alarms
+from assets.alarms import NOT_RECORDED, halts_before, open_conditions, read_alarms
 from assets.page import Chart, Metadata, Notice, Progress, ProgressCallback
 from assets.paths import Paths
 from grpo_core.config import RunConfig
@@ -99,7 +99,8 @@ def describe(paths: Paths) -> Metadata:
 
     manifest = json.loads((paths.grpo_checkpoint / "manifest.json").read_text())
     metrics = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
-    alarms = read_alarms(paths.alarms)
+    recorded = read_alarms(paths.alarms)
+    alarms, before = recorded or [], halts_before(paths.clock_alarms)
     charts = training_charts(metrics, pl.read_parquet(paths.rewards), alarms)
     charts |= {"alarms": alarm_timeline(metrics, alarms), **monitor_charts(metrics, pl.read_parquet(paths.select_completions), alarms)}
     last = metrics.tail(1).to_dicts()[0]
@@ -109,7 +110,8 @@ def describe(paths: Paths) -> Metadata:
         "steps": manifest["step"],
         **numbers,
         **({"select_accuracy": selected[0]} if selected else {}),
-        "open_alarms": sum(alarm["open"] for alarm in alarms),
+        "open_alarms": NOT_RECORDED if recorded is None else len(open_conditions(alarms)),
+        **({"halts": before} if before else {}),
         **{f"chart/{name}": Chart(png) for name, png in charts.items()},
         "weights": manifest["policy_digest"],
         "run_key": manifest["run_key"],

@@ -1,11 +1,12 @@
 """The health monitor against twelve faults put into the embedded default on purpose, and against runs that are well.
 
-    python bench/faults.py record [--seeds 0-9] [--healthy 0-24]     about four minutes a seed on one core; what is there is not run again
-    python bench/faults.py score [--seeds 5-9] [--healthy 0-24]      seconds: the verdicts of today's rules on what was recorded
+    python bench/faults.py record [--seeds 0-9] [--healthy 0-24] [--shapes 0-4]     about four minutes a seed on one core; what is there is not run again
+    python bench/faults.py score [--seeds 5-9] [--healthy 0-24] [--shapes 0-4]      seconds: the verdicts of today's rules on what was recorded
     python bench/faults.py cost                                      half a minute: what watching costs of a step of the default
 
 A record is the log of metrics and timings that a run leaves, and the accuracy on `select` every second step. Rules are functions of the
-log, so thresholds can be chosen on some seeds and scored on others without training anything again.
+log, so thresholds can be chosen on some seeds and scored on others without training anything again. Runs that are well are the default
+(`--healthy`) and runs of other shapes (`--shapes`): rules must not know the default by heart.
 """
 
 import argparse
@@ -181,6 +182,20 @@ def without_kl(config: RunConfig) -> RunConfig:
     return replace(config, grpo=replace(config.grpo, beta=0.0))
 
 
+def four_prompts(config: RunConfig) -> RunConfig:
+    return replace(config, grpo=replace(config.grpo, prompts_per_step=4))
+
+
+def one_update(config: RunConfig) -> RunConfig:
+    return replace(config, grpo=replace(config.grpo, minibatches_per_rollout=1))
+
+
+def wrong_answers_cost(trainer: Trainer) -> Iterator[None]:
+    """Penalties alone: the best is 0, so what the configuration calls full marks is out of reach."""
+    with rewards_as(lambda scores, batch: [None if total is None else 0.5 * (total - 1.1) for total in scores.totals]):
+        yield
+
+
 FAULTS = {
     "learning rate x30, weak start": Fault(
         names=("early_explosion",), also=("weak_signal", "sparse_rewards"), change=faster, at=1, steps=40, slow=True, weak=True
@@ -197,7 +212,13 @@ FAULTS = {
     "truncation at 5 tokens": Fault(names=("truncation",), inject=cut_at_five),
     "slow reward": Fault(names=("slow_reward",), inject=scoring_is_slow),
 }
-HEALTHY = Fault(names=(), at=10_000, steps=80)
+HEALTHY = Fault(names=(), steps=80)
+SHAPES = {
+    "four prompts a step": replace(HEALTHY, change=four_prompts),
+    "one update a batch": replace(HEALTHY, change=one_update),
+    "penalties alone": replace(HEALTHY, inject=wrong_answers_cost, at=1),
+}
+"""Runs that are well, and look otherwise."""
 
 
 # -------------------------------------------------------------------------------------------------------------- recording
@@ -289,8 +310,8 @@ def verdict(work: Path, config: RunConfig, name: str, fault: Fault, seed: int) -
 
 
 def diverged(line: dict[str, Any]) -> Alarm:
+    from grpo_core.health.measures import Found
     from grpo_core.health.monitor import alarm_of
-    from grpo_core.health.rules import Found
 
     return alarm_of(line["condition"], line["step"], Found(line["diverged"]), RunConfig().health)
 
@@ -304,7 +325,7 @@ def is_named(fault: Fault, raised: list[Alarm], fell: int | None) -> bool:
     return in_time and right[0] <= min((alarm.first_step for alarm in raised if alarm.condition not in fault.also), default=right[0])
 
 
-def report(work: Path, config: RunConfig, seeds: list[int], healthy: list[int]) -> str:
+def report(work: Path, config: RunConfig, seeds: list[int], healthy: list[int], shapes: list[int]) -> str:
     """The table in Markdown."""
     lines = ["| fault | named rightly and in time | first alarm by seed | `select` fell by 10 points at |", "| --- | --- | --- | --- |"]
     for name, fault in FAULTS.items():
@@ -313,9 +334,10 @@ def report(work: Path, config: RunConfig, seeds: list[int], healthy: list[int]) 
         firsts = ", ".join(f"{raised[0].condition} {raised[0].first_step}" if raised else "none" for raised, _ in verdicts)
         falls = ", ".join("-" if fell is None else str(fell) for _, fell in verdicts)
         lines.append(f"| {name} (from step {fault.at}) | {good} of {len(seeds)} | {firsts} | {falls if fault.slow else ''} |")
-    false = [(seed, alarm) for seed in healthy for alarm in verdict(work, config, "healthy", HEALTHY, seed)[0]]
-    lines += ["", f"{len(healthy)} healthy runs: {len(false)} false alarms"]
-    lines += [f"- seed {seed}, step {alarm.first_step}: {alarm.condition}, {alarm.message}" for seed, alarm in false]
+    for name, run, chosen in (("healthy", HEALTHY, healthy), *((name, shape, shapes) for name, shape in SHAPES.items())):
+        false = [(seed, alarm) for seed in chosen for alarm in verdict(work, config, name, run, seed)[0]]
+        lines += ["", f"{name}: {len(chosen)} runs that are well, {len(false)} false alarms"]
+        lines += [f"- seed {seed}, step {alarm.first_step}: {alarm.condition}, {alarm.message}" for seed, alarm in false]
     return "\n".join(lines)
 
 
@@ -379,20 +401,22 @@ def main() -> None:
     parser.add_argument("what", choices=("record", "score", "cost"))
     parser.add_argument("--seeds", default="0-9", help="seeds of the faults (default: %(default)s)")
     parser.add_argument("--healthy", default="0-24", help="seeds of the healthy runs (default: %(default)s)")
+    parser.add_argument("--shapes", default="0-4", help="seeds of the healthy runs of other shapes (default: %(default)s)")
     parser.add_argument("--work", type=Path, default=ROOT / ".work" / "faults")
     options = parser.parse_args()
-    seeds, healthy = numbers(options.seeds), numbers(options.healthy)
+    seeds, healthy, shapes = numbers(options.seeds), numbers(options.healthy), numbers(options.shapes)
     prepare_environment(ROOT)
     config = experiments(ROOT)["default"]
     prepare_libraries(replace(config.model, num_threads=1))
     if options.what == "record":
         jobs = [(name, fault, seed) for seed in seeds for name, fault in FAULTS.items()] + [("healthy", HEALTHY, seed) for seed in healthy]
+        jobs += [(name, shape, seed) for seed in shapes for name, shape in SHAPES.items()]
         for name, fault, seed in tqdm(jobs, desc="runs"):
             record(options.work, seeded(config, seed, WEAK_STEPS if fault.weak else FULL_STEPS), name, fault)
     elif options.what == "cost":
         print(cost(options.work, seeded(config, 0, FULL_STEPS)))
     else:
-        print(report(options.work, config, seeds, healthy))
+        print(report(options.work, config, seeds, healthy, shapes))
 
 
 if __name__ == "__main__":

@@ -12,30 +12,30 @@ class Live:
     group_size: int
     share: float
     is_extrapolated: bool
-    """More completions than a prompt has here: a beta distribution stands for the prompts. Otherwise the estimate is unbiased."""
+    """More completions than some prompt has here: a beta distribution stands for those prompts. Otherwise the estimate is unbiased."""
 
 
 def live_shares(right: Sequence[int], graded: Sequence[int], sizes: Sequence[int]) -> tuple[Live, ...]:
     """The expected share of groups of each size that hold right and wrong completions, over prompts with `right` of `graded` completions right.
 
     A prompt that is answered rightly with chance p has such a group of G with chance 1 - p^G - (1 - p)^G. Up to the number n of
-    completions that every prompt has, that is estimated without bias: the chance that G of them, taken without putting back, are not all
-    of one kind. Beyond n, of the groups that are not live at n as many come alive as if p had a beta distribution over prompts, with their
-    moments (`beta_moments`).
+    graded completions of a prompt, that is estimated without bias: the chance that G of them, taken without putting back, are not all of
+    one kind. Beyond n, a prompt whose n are all of one kind comes alive with the chance that it would have if p had a beta distribution over
+    prompts, with their moments (`beta_moments`).
     """
-    if not right:
+    counted = [(c, n) for c, n in zip(right, graded, strict=True) if n > 0]
+    if not counted:
         return ()
-    counted = list(zip(right, graded, strict=True))
-    fewest, moments = min(graded), beta_moments(right, graded)
+    moments = beta_moments(right, graded)
+    beta = {size: beta_live(*moments, size) for size in {*sizes, *(n for _, n in counted)}}
 
-    def without_bias(size: int) -> float:
-        return sum(1 - (math.comb(c, size) + math.comb(n - c, size)) / math.comb(n, size) for c, n in counted) / len(counted)
+    def share(c: int, n: int, size: int) -> float:
+        within = min(size, n)
+        seen = 1 - (math.comb(c, within) + math.comb(n - c, within)) / math.comb(n, within)
+        return seen if size <= n or beta[n] >= 1 else seen + (1 - seen) * (beta[size] - beta[n]) / (1 - beta[n])
 
-    def extrapolated(size: int) -> float:
-        seen, before = without_bias(fewest), beta_live(*moments, fewest)
-        return seen if before >= 1 else seen + (1 - seen) * (beta_live(*moments, size) - before) / (1 - before)
-
-    return tuple(Live(size, extrapolated(size) if size > fewest else without_bias(size), is_extrapolated=size > fewest) for size in sizes)
+    fewest = min(n for _, n in counted)
+    return tuple(Live(size, sum(share(c, n, size) for c, n in counted) / len(counted), is_extrapolated=size > fewest) for size in sizes)
 
 
 def beta_moments(right: Sequence[int], graded: Sequence[int]) -> tuple[float, float]:

@@ -20,8 +20,9 @@ from grpo_core.config import ModelConfig, RunConfig
 from grpo_core.errors import DivergedError, Interrupted
 from grpo_core.evaluation import scoring_functions
 from grpo_core.exploits import findings, notes, require_acknowledged, require_working
+from grpo_core.health.adjustment import changes_steps
 from grpo_core.health.health import Health, write_alarms
-from grpo_core.health.monitor import Alarm, changes_steps
+from grpo_core.health.monitor import Alarm
 from grpo_core.models import arithmetic, policy_digest, save_model, source_of
 from grpo_core.resume import ResumePoint, restore, save
 from grpo_core.rewards.registry import code_hash, code_hashes

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from grpo_core.advantages import EQUAL_WITHIN, zero_variance
 from grpo_core.cloning import Cloning
@@ -21,8 +23,18 @@ NGRAM = 4
 """Tokens of the n-grams that repetition counts."""
 
 
-def reward_metrics(scores: Scores, signal: Signal, full_marks: float, scale: float) -> dict[str, float]:
-    """Raw rewards: over the batch, by function, what became of completions, the share of groups alike, and of these alike at full marks."""
+def solved_groups(scores: Scores, signal: Signal, full_marks: float, metric: str) -> Bool[Tensor, " P"]:
+    """Groups alike at full marks, or alike and all right by the metric of `select` where it is among the rewards: full marks can be out of reach."""
+    lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1)
+    solved = (lowest - full_marks).abs() <= EQUAL_WITHIN
+    if metric in scores.by_function:
+        right = torch.tensor([value is not None and value >= CORRECT for value in scores.by_function[metric]]).view_as(signal.scored)
+        solved |= (right | ~signal.scored).all(dim=1)
+    return signal.alike & signal.scored.any(dim=1) & solved
+
+
+def reward_metrics(scores: Scores, signal: Signal, solved: Bool[Tensor, " P"], scale: float) -> dict[str, float]:
+    """Raw rewards: over the batch, by function, what became of completions, the share of groups alike, and of these the solved and the others."""
     known = signal.rewards[signal.scored]
     # Rewards that are all alike have a deviation of exactly 0: that of 128 times 0.7 would be 1e-16, as their mean is not 0.7.
     alike = len(known) == 0 or bool(zero_variance(known.unsqueeze(0), torch.ones_like(known, dtype=torch.bool).unsqueeze(0)))
@@ -34,8 +46,6 @@ def reward_metrics(scores: Scores, signal: Signal, full_marks: float, scale: flo
     for status in STATUSES[1:]:
         metrics[f"status/{status}_fraction"] = scores.row_statuses.count(status) / len(scores.row_statuses)
         metrics |= {f"status/{status}_fraction/{name}": found.count(status) / len(found) for name, found in scores.statuses.items() if status in found}
-    lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1)
-    solved = signal.alike & signal.scored.any(dim=1) & ((lowest - full_marks).abs() <= EQUAL_WITHIN)
     shares = {"zero_variance": signal.alike, "solved_group": solved, "hopeless_group": signal.alike & ~solved}
     return metrics | {f"{name}_fraction": float(groups.double().mean()) for name, groups in shares.items()}
 
@@ -97,12 +107,11 @@ def repetition(token_ids: Sequence[int]) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def diversity_metrics(batch: RolloutBatch, signal: Signal, full_marks: float) -> dict[str, float]:
+def diversity_metrics(batch: RolloutBatch, solved: Bool[Tensor, " P"]) -> dict[str, float]:
     """`distinct_fraction`: how different the completions of a group are, 0 (all the same) to 1 (none twice), over groups that are not solved."""
     size = batch.group_size
-    lowest = signal.rewards.masked_fill(~signal.scored, torch.inf).amin(dim=1).tolist()
-    open_groups = [group for group, reward in enumerate(lowest) if reward < full_marks - EQUAL_WITHIN or math.isinf(reward)]
-    kinds = [len({tuple(c.token_ids) for c in batch.completions[group * size : (group + 1) * size]}) for group in open_groups]
+    unsolved = [group for group, is_solved in enumerate(solved.tolist()) if not is_solved]
+    kinds = [len({tuple(c.token_ids) for c in batch.completions[group * size : (group + 1) * size]}) for group in unsolved]
     return {"distinct_fraction": sum(kind - 1 for kind in kinds) / (len(kinds) * (size - 1))} if kinds else {}
 
 

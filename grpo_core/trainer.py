@@ -40,6 +40,7 @@ from grpo_core.step_metrics import (
     kl_metrics,
     reward_metrics,
     sampler_metrics,
+    solved_groups,
     update_metrics,
 )
 from grpo_core.token_batch import padded, token_batch
@@ -170,13 +171,14 @@ def learn(trainer: Trainer, batch: RolloutBatch, step: int) -> StepResult:
     cloning = cloning_term(trainer, batch, step)
     with trainer.timed("update"):
         updates = update_policy(trainer, trainable(trainer, kept, batch, signal), step, cloning)
-    marks, scale = full_marks(trainer.config.rewards), reward_range(trainer.config.rewards)
+    rewards, metric = trainer.config.rewards, trainer.config.grpo.select_metric
+    solved = solved_groups(scores, signal, full_marks(rewards), metric)
     metrics = {
-        **reward_metrics(scores, signal, marks, scale),
+        **reward_metrics(scores, signal, solved, reward_range(rewards)),
         **advantage_metrics(signal),
         **completion_metrics(batch),
-        **diversity_metrics(batch, signal, marks),
-        **accuracy_metrics(batch, scores, trainer.config.grpo.select_metric),
+        **diversity_metrics(batch, solved),
+        **accuracy_metrics(batch, scores, metric),
         **kl_metrics(kept),
         **sampler_metrics(batch, kept, updates, are_samplers=trainer.config.model.dtype == "float32"),
         **update_metrics(updates),

@@ -209,13 +209,21 @@ def reading(folder: Path) -> Iterator[None]:
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a work folder, newest first, whole or not."""
-    found = [path for path in (folder / "checkpoints").glob("step-*") if re.fullmatch(r"step-[0-9]+", path.name) and path.is_dir()]
-    return sorted(found, key=step_of, reverse=True)
+    return sorted(_folders_of_steps(folder / "checkpoints"), key=step_of, reverse=True)
 
 
-def step_of(checkpoint: Path) -> int:
-    """The last step that the checkpoint covers."""
-    return int(checkpoint.name.removeprefix("step-"))
+def halted_folders(folder: Path) -> list[Path]:
+    """What was kept of each halt of a work folder, oldest step first."""
+    return sorted((kept for kept in _folders_of_steps(folder / "halted") if (kept / "alarms.json").is_file()), key=step_of)
+
+
+def step_of(folder: Path) -> int:
+    """The step in a folder's name: the last that a checkpoint covers, or the one that halted."""
+    return int(folder.name.removeprefix("step-"))
+
+
+def _folders_of_steps(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]+", path.name) and path.is_dir()]
 
 
 def faults(folder: Path, checkpoint: Path, checked: Mapping[str, str] = MappingProxyType({})) -> list[str]:

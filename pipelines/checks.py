@@ -1,5 +1,6 @@
-"""The checks on an asset's page: `contract` (its table is what later stages may rely on) and `in_sync` (it is what the configuration would give now)."""
+"""The checks on an asset's page: `contract` (later stages may rely on its table), `healthy` and `in_sync` (it is what the configuration would give now)."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -7,7 +8,8 @@ from typing import Any
 
 import dagster as dg
 
-from assets.alarms import read_alarms
+from assets.alarms import NOT_RECORDED, halts_before, read_alarms
+from assets.paths import Paths
 from grpo_core.requirements import ConfigError
 from pipelines.graph import Graph, Target
 from pipelines.pages import escaped, markdown_table
@@ -15,6 +17,8 @@ from pipelines.staleness import all_out_of_sync
 
 CONTRACT = "contract"
 HEALTHY = "healthy"
+EXPERIMENT, VERDICT = "experiment", "verdict"
+"""Metadata of `healthy`: whose training it is about (the check is one for all of them), and a digest of what was said, by which a changed verdict is known."""
 TRAINED = "grpo_checkpoint"
 """The asset whose page shows the training's health."""
 IN_SYNC = "in_sync"
@@ -73,21 +77,44 @@ def alarms_of(target: Target) -> str | None:
 
 
 def health_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
-    """The alarms of the target's training: an error when one that is no mere warning is open."""
+    """What the alarms say that the target's training wrote after the time `since`, or that it wrote none (which only the beginning of time can tell)."""
     path = root / (alarms_of(target) or "")
-    if not path.is_file() or path.stat().st_mtime < since:
+    if alarms_of(target) is None or (since > 0 and not (path.is_file() and path.stat().st_mtime >= since)):
         return
-    alarms = read_alarms(path)
-    is_open = [alarm for alarm in alarms if alarm["open"]]
-    grave = any(alarm["severity"] == "alarm" for alarm in is_open)
-    rows = [{name: alarm[name] for name in ("condition", "severity", "first_step", "last_step", "open", "message", "remedy")} for alarm in alarms]
-    yield dg.AssetCheckResult(
+    before = halts_before(Paths(root, target.experiment or "").clock_alarms)
+    yield health_result(target, read_alarms(path), before)
+
+
+def halt_results(root: Path, target: Target, *, since: float) -> Iterator[dg.AssetCheckResult]:
+    """What ended the target's training, where its monitor has halted it after the time `since`."""
+    if alarms_of(target) is None:
+        return
+    work = Paths(root, target.experiment or "").work / TRAINED / str(target.experiment)
+    kept = [path for path in work.glob("*/halted/step-*/alarms.json") if path.stat().st_mtime >= since]
+    for path in sorted(kept, key=lambda path: path.stat().st_mtime)[-1:]:
+        yield health_result(target, read_alarms(path), f"halted at step {int(path.parent.name.removeprefix('step-'))}", halted=True)
+
+
+def health_result(target: Target, alarms: Sequence[Mapping[str, Any]] | None, halts: str, *, halted: bool = False) -> dg.AssetCheckResult:
+    """The check's outcome: an error when an alarm that is no mere warning is open, or when it has ended the training."""
+    is_open = [alarm for alarm in alarms or () if alarm["open"]]
+    grave = halted or any(alarm["severity"] == "alarm" for alarm in is_open)
+    rows = [{name: alarm[name] for name in ("condition", "severity", "first_step", "last_step", "open", "message", "remedy")} for alarm in alarms or ()]
+    said = [f"{alarm['condition']} since step {alarm['first_step']}: {alarm['message']}" for alarm in is_open]
+    said += [f"health was {NOT_RECORDED}"] * (alarms is None) + [halts] * bool(halts)
+    return dg.AssetCheckResult(
         check_name=HEALTHY,
         asset_key=TRAINED,
-        passed=not is_open,
+        passed=alarms is not None and not is_open and not halted,
         severity=dg.AssetCheckSeverity.ERROR if grave else dg.AssetCheckSeverity.WARN,
-        description="; ".join(f"{alarm['condition']} since step {alarm['first_step']}: {alarm['message']}" for alarm in is_open) or None,
-        metadata={"alarms": len(alarms), "open": len(is_open), "what was seen": dg.MetadataValue.md(markdown_table(rows) if rows else "no alarm")},
+        description=f"{target.experiment}: {'; '.join(said) or 'no alarm is open'}",
+        metadata={
+            EXPERIMENT: str(target.experiment),
+            "alarms": len(rows),
+            "open": len(is_open),
+            "what was seen": dg.MetadataValue.md(markdown_table(rows) if rows else NOT_RECORDED if alarms is None else "no alarm"),
+            VERDICT: hashlib.sha256(json.dumps([alarms, halts], sort_keys=True).encode()).hexdigest(),
+        },
     )
 
 

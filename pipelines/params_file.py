@@ -12,6 +12,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.error import YAMLError
 
+from grpo_core.checkpoint import write_file
 from grpo_core.requirements import ConfigError
 
 
@@ -25,12 +26,14 @@ def editor() -> YAML:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file in one move."""
-    place = path.resolve()  # what a link leads to
-    partial = place.with_name(f".{place.name}.{os.getpid()}.partial")
-    partial.write_bytes(text.encode("utf-8"))
-    partial.chmod(place.stat().st_mode)
-    partial.replace(place)
+    """Replace the file in one move; a link stays one, and so do the permissions."""
+    place = path.resolve()
+
+    def fill(partial: Path) -> None:
+        partial.write_bytes(text.encode("utf-8"))
+        partial.chmod(place.stat().st_mode)
+
+    write_file(place, fill)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from assets.alarms import read_alarms
+from assets.alarms import halts_before, read_alarms
 from assets.grpo_checkpoint import finished_run_key
 from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
@@ -98,7 +98,8 @@ def log_training(sink: MlflowSink, making: Making, config: RunConfig) -> None:
     rewards = pl.read_parquet(paths.rewards)
     sink.replay(metrics, paths.provenance("grpo_checkpoint") / "timings.jsonl", int(rewards["step"].max()), final=True)  # type: ignore[arg-type]  # an int column
     sink.log_inputs(pl.read_parquet(paths.prompts), file_sha256(paths.prompts))
-    alarms, curves = read_alarms(paths.alarms), pl.read_ndjson(metrics, infer_schema_length=None)
+    recorded, curves = read_alarms(paths.alarms), pl.read_ndjson(metrics, infer_schema_length=None)
+    alarms = recorded or []
     charts = training_charts(curves, rewards, alarms) | monitor_charts(curves, pl.read_parquet(paths.select_completions), alarms)
     sink.log_figures({**charts, "alarms": alarm_timeline(curves, alarms)})
     rollouts = pl.read_parquet(paths.rollout_batches, columns=[*KEYS, "text", "length", "finish_reason"])
@@ -107,7 +108,7 @@ def log_training(sink: MlflowSink, making: Making, config: RunConfig) -> None:
         sink.log_samples(reasons.head(SAMPLES), "reward_troubles")
     found = findings(pl.read_parquet(paths.exploits), config.rewards, config.scoring)
     sink.log_samples(exploits_table(found, everything=True), "exploits")
-    sink.log_alarms(alarms + read_alarms(paths.clock_alarms))
+    sink.log_alarms(None if recorded is None else recorded + (read_alarms(paths.clock_alarms) or []), halts_before(paths.clock_alarms))
     sink.log_records(related(paths.root, making.record()))
     _keep_address(sink, paths)
     sink.finish("FINISHED")

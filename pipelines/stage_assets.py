@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 import dagster as dg
 
 from assets.paths import Paths
-from pipelines.checks import check_specs, stage_results
+from pipelines.checks import check_specs, halt_results, stage_results
 from pipelines.dead_locks import wait_until_free
 from pipelines.dead_runs import host_tags
 from pipelines.graph import LOOP_STAGE, RUN_CONFIG, Graph, Target, code_version, description_of
@@ -67,7 +67,7 @@ def stage_assets(root: Path, graph: Graph, stage: str) -> dg.AssetsDefinition:
 
 
 def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
-    """Run the target, then say what came out. When it fails, contracts that it found violated are reported first."""
+    """Run the target, then say what came out. When it fails, contracts that it found violated, and a halt, are reported first."""
     context.instance.add_run_tags(context.run.run_id, host_tags())
     started = time.time()
     wait_until_free(root)
@@ -76,6 +76,7 @@ def materialize(context: dg.AssetExecutionContext, root: Path, target: Target) -
     except dg.Failure:
         # Whole seconds: some file systems keep no more.
         yield from stage_results(root, target, since=int(started))
+        yield from halt_results(root, target, since=int(started))
         raise
     settle(Paths(root))
     entry = read_lock(root)[target.name]

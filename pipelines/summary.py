@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from assets.alarms import open_conditions
+from assets.alarms import NOT_RECORDED, halts_before, open_conditions, read_alarms
 from assets.paths import Paths
 from grpo_core.config import RunConfig
 
@@ -49,13 +49,16 @@ def evidence(numbers: Mapping[str, float], experiment: str) -> Table:
 
 
 def health(paths: Paths) -> Text:
-    """Whether an alarm is open, and how to see more of it."""
-    if not paths.alarms.is_file():
-        return Text("Health: not recorded")
-    conditions = open_conditions(paths.alarms)
+    """Whether an alarm is open, what came before, and how to see more of it."""
+    alarms, halts = read_alarms(paths.alarms), halts_before(paths.clock_alarms)
+    before = f"; training was {halts}" if halts else ""
+    if alarms is None:
+        return Text(f"Health: {NOT_RECORDED}{before}")
+    conditions = open_conditions(alarms)
     if not conditions:
-        return Text("Health: no alarm is open")
-    return Text(f"Health: {', '.join(conditions)} at the end of training; what was seen and what to do: grpo report --experiment {paths.experiment}", "bold")
+        return Text(f"Health: no alarm is open{before}")
+    see = f"what was seen and what to do: grpo report --experiment {paths.experiment}"
+    return Text(f"Health: {', '.join(conditions)} at the end of training{before}; {see}", "bold")
 
 
 def places(paths: Paths) -> Table:

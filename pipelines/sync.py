@@ -13,12 +13,14 @@ from dagster._core.definitions.data_version import (  # not exported
     get_input_event_pointer_tag,
 )
 
-from pipelines.checks import CONTRACT, HEALTHY, TRAINED, health_results, stage_results
+from pipelines.checks import CONTRACT, EXPERIMENT, HEALTHY, TRAINED, VERDICT, health_results, stage_results
 from pipelines.graph import RUN_CONFIG, Graph, Target, code_version, load_graph
 from pipelines.lock import Entry, read_lock
 from pipelines.pages import OUTCOME, page
 from pipelines.staleness import changed_data
 
+MANY = 1000
+"""Evaluations of the check of health that are looked through, the newest first; of an experiment without one among them it is told again."""
 BEFORE_ALL = "1"
 """Points at the first event of the log: Dagster takes every version of the parent for newer."""
 
@@ -31,14 +33,15 @@ def sync(root: Path, instance: dg.DagsterInstance | None = None) -> list[str]:
     instance = instance or dg.DagsterInstance.get()
     graph, lock = load_graph(root), read_lock(root)
     reported: list[str] = []
-    judged = _last_evaluated(instance, TRAINED, HEALTHY)
+    judged = _last_verdicts(instance)
     for target in graph.targets:
         if target.stage == RUN_CONFIG or target.name not in lock:
             continue
         news = [asset for asset in target.assets if _report(instance, root, graph, target, asset, lock)]
         # The verdict on the same weights changes with the thresholds, and with what is acknowledged.
-        for result in stage_results(root, target) if news else health_results(root, target, since=judged):
-            _report_check(instance, result)
+        for result in stage_results(root, target) if news else health_results(root, target):
+            if news or result.metadata[VERDICT].value != judged.get(target.experiment):
+                _report_check(instance, result)
         reported += [asset if target.experiment is None else f"{asset}@{target.experiment}" for asset in news]
     return reported
 
@@ -105,11 +108,16 @@ def _pointer(instance: dg.DagsterInstance, graph: Graph, target: Target, parent:
     return str(record.storage_id) if record else "NULL"
 
 
-def _last_evaluated(instance: dg.DagsterInstance, asset: str, check: str) -> float:
-    """When the check was evaluated last, in seconds since 1970; 0 when it never was."""
-    key = dg.AssetCheckKey(dg.AssetKey(asset), check)
-    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    return record.event.timestamp if record and record.event else 0.0
+def _last_verdicts(instance: dg.DagsterInstance) -> dict[str | None, str]:
+    """Experiment → the digest of what was said last of its training's health."""
+    key = dg.AssetCheckKey(dg.AssetKey(TRAINED), HEALTHY)
+    found: dict[str | None, str] = {}
+    for record in instance.event_log_storage.get_asset_check_execution_history(key, limit=MANY):
+        event = record.event.dagster_event if record.event else None
+        evaluated = event.event_specific_data if event else None
+        if isinstance(evaluated, dg.AssetCheckEvaluation) and {EXPERIMENT, VERDICT} <= evaluated.metadata.keys():
+            found.setdefault(str(evaluated.metadata[EXPERIMENT].value), str(evaluated.metadata[VERDICT].value))
+    return found
 
 
 def _report_check(instance: dg.DagsterInstance, result: dg.AssetCheckResult) -> None:

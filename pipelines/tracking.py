@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
+from assets.alarms import NOT_RECORDED, open_conditions
 from pipelines.records.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "grpo"
 """Name of the one MLflow experiment that holds all runs."""
-HEALTH_TAG, ALARM_TAG = "grpo.health", "grpo.alarm."
+HEALTH_TAG, ALARM_TAG, HALTS_TAG = "grpo.health", "grpo.alarm.", "grpo.halts"
 RUN_KEY_TAG, EXPERIMENT_TAG, SUPERSEDED_TAG, CHANGED_TAG = "grpo.run_key", "grpo.experiment", "grpo.superseded_by", "grpo.changed."
 RECORDS = "record"
 """Artifact folder of the records: how the run's outputs were made, a JSON file a noun."""
@@ -132,16 +133,23 @@ class MlflowSink:
                 (Path(folder) / f"{noun}.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
             self.client.log_artifacts(self.run_id, folder, RECORDS)
 
-    def log_alarms(self, alarms: Sequence[Mapping[str, Any]]) -> None:
-        """What the health monitor said so far: a tag a condition, and which of them are open; those of an earlier try that did not come again go."""
+    def log_alarms(self, alarms: Sequence[Mapping[str, Any]] | None, halts: str = "") -> None:
+        """What the health monitor said so far (None: nobody watched), a tag a condition, which are open, and what halts came before.
+
+        Tags of an earlier try that did not come again go.
+        """
         said: dict[str, str] = {}
-        for alarm in alarms:
-            said.setdefault(f"{ALARM_TAG}{alarm['condition']}", f"step {alarm['first_step']}: {alarm['message']}")
-        is_open = sorted({alarm["condition"] for alarm in alarms if alarm["open"]})
-        for key, value in {**said, HEALTH_TAG: f"open: {', '.join(is_open)}" if is_open else "healthy"}.items():
+        for alarm in alarms or ():
+            accepted = f" (accepted: {alarm['acknowledged']})" if alarm.get("acknowledged") else ""
+            said.setdefault(f"{ALARM_TAG}{alarm['condition']}", f"step {alarm['first_step']}: {alarm['message']}{accepted}")
+        is_open = sorted(open_conditions(alarms or ()))
+        said[HEALTH_TAG] = NOT_RECORDED if alarms is None else f"open: {', '.join(is_open)}" if is_open else "healthy"
+        if halts:
+            said[HALTS_TAG] = halts
+        for key, value in said.items():
             self.client.set_tag(self.run_id, key, value)
         for key in self.client.get_run(self.run_id).data.tags:
-            if key.startswith(ALARM_TAG) and key not in said:
+            if (key.startswith(ALARM_TAG) or key == HALTS_TAG) and key not in said:
                 self.client.delete_tag(self.run_id, key)
 
     def finish(self, status: Status) -> None:

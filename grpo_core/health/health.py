@@ -3,14 +3,16 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from grpo_core.checkpoint import write_text
 from grpo_core.config import RunConfig
 from grpo_core.errors import DivergedError, Halted
 from grpo_core.health.halt import halted
+from grpo_core.health.logged import halts_record
+from grpo_core.health.measures import Found
 from grpo_core.health.monitor import Alarm, Monitor, alarm_of, alarms_json, diagnose
 from grpo_core.health.rows import rows_of
-from grpo_core.health.rules import Found
 from grpo_core.trainer import StepResult, Trainer
 from grpo_core.work_folder import WorkFolder
 
@@ -57,9 +59,12 @@ def adjust(trainer: Trainer, alarms: Iterable[Alarm]) -> None:
 
 
 def write_alarms(work: WorkFolder, config: RunConfig, path: Path, clock_path: Path) -> None:
-    """The alarms of the whole log, with the rows that show them; those of the clock apart, as they differ from run to run."""
-    for monitor, lines, target in ((Monitor.of(config), work.lines(), path), (Monitor.of_clock(config), work.clock_lines(), clock_path)):
-        seen = diagnose(lines, monitor)
-        alarms = [replace(alarm, rows=rows_of(alarm, *(work.rows(kind, alarm.first_step) for kind in ("rollouts", "rewards")))) for alarm in seen.alarms]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        write_text(target, alarms_json(alarms, config.grpo.steps))
+    """The alarms of the whole log, with the rows that show them; those of the clock apart, as they differ from run to run, and so do halts that came before."""
+    _write(path, work, config, diagnose(work.lines(), Monitor.of(config)))
+    _write(clock_path, work, config, diagnose(work.clock_lines(), Monitor.of_clock(config)), halts=halts_record(work.folder))
+
+
+def _write(path: Path, work: WorkFolder, config: RunConfig, seen: Monitor, **more: Any) -> None:
+    alarms = [replace(alarm, rows=rows_of(alarm, *(work.rows(kind, alarm.first_step) for kind in ("rollouts", "rewards")))) for alarm in seen.alarms]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, alarms_json(alarms, config.grpo.steps, **more))

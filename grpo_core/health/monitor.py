@@ -6,15 +6,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from grpo_core.config import HealthAction, HealthConfig, RunConfig
+from grpo_core.health.adjustment import adjustment
 from grpo_core.health.conditions import CONDITIONS, EXPLAINS, page_of
 from grpo_core.health.history import History
-from grpo_core.health.rules import CLOCK_RULES, RULES, Facts, Found, Rule
-from grpo_core.params import section_values
+from grpo_core.health.measures import Facts, Found
+from grpo_core.health.rules import CLOCK_RULES, RULES, Rule
 from grpo_core.rewards.registry import full_marks, reward_range
-
-ADJUSTED_GRAD_NORM, ADJUSTED_BETA_FACTOR, LEAST_BETA = 0.5, 1.5, 0.01
-"""What `adjust` does: the gradient is clipped here at the latest, beta is multiplied by this and is at least that."""
-
 
 REOPENS = 2
 """Windows within which a closed alarm is opened again when its condition comes back; later it is raised anew."""
@@ -141,14 +138,6 @@ def alarm_of(name: str, step: int, seen: Found, settings: HealthConfig) -> Alarm
     )
 
 
-def adjustment(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The settings that `adjust` puts in place of those of the step."""
-    return {
-        "max_grad_norm": min(metrics["max_grad_norm"], ADJUSTED_GRAD_NORM),
-        "beta": max(metrics["beta"] * ADJUSTED_BETA_FACTOR, LEAST_BETA),
-    }
-
-
 def diagnose(lines: Iterable[Mapping[str, float]], monitor: Monitor) -> Monitor:
     """`monitor` after every line of a log, in its order."""
     for line in lines:
@@ -156,14 +145,7 @@ def diagnose(lines: Iterable[Mapping[str, float]], monitor: Monitor) -> Monitor:
     return monitor
 
 
-def changes_steps(config: RunConfig) -> dict[str, Any]:
-    """What of the `health` section changes a step: the conditions that adjust and, where there are any, when they are seen."""
-    settings = config.health
-    adjusting = {name: action for name, action in sorted(settings.actions.items()) if action == "adjust" and name not in settings.acknowledged}
-    thresholds = {name: value for name, value in section_values(config, "health").items() if name not in ("actions", "acknowledged", "notify")}
-    return {"actions": adjusting, **thresholds} if adjusting else {}
-
-
-def alarms_json(alarms: Sequence[Alarm], num_steps: int) -> str:
-    """The alarms as the file that pages, reports and the promotion gate read."""
-    return json.dumps({"num_steps": num_steps, "num_open": sum(alarm.open for alarm in alarms), "alarms": [asdict(alarm) for alarm in alarms]}, indent=1) + "\n"
+def alarms_json(alarms: Sequence[Alarm], num_steps: int, **more: Any) -> str:
+    """The alarms (and what else is said of the run) as the file that pages, reports and the promotion gate read."""
+    facts = {"num_steps": num_steps, "num_open": sum(alarm.open for alarm in alarms), **more}
+    return json.dumps({**facts, "alarms": [asdict(alarm) for alarm in alarms]}, indent=1) + "\n"

@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 FACTORS = ("group-size", "clip", "beta", "temperature")
 
 
+class Factor(click.Choice[str]):
+    """One of `FACTORS`, also as params.yaml spells it: `group_size`, `grpo.group_size`."""
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return super().convert(value.rpartition(".")[2].replace("_", "-"), param, ctx)
+
+
 @click.command()
-@click.argument("factor", required=False, type=click.Choice(FACTORS))
+@click.argument("factor", required=False, type=Factor(FACTORS))
 @click.option("--values", metavar="V,V,...", help="Values to try. [default: 4,8,16; 0.1,0.2,0.3; 0,0.01,0.04; 0.7,1.0,1.3]")
 @click.option("--seeds", metavar="S,S,...", help="Seeds of every value (grpo.seed). [default: 0,1,2]")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps of every arm. [default: those of the base]")

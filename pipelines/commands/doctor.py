@@ -7,6 +7,7 @@ import click
 
 from grpo_core.config import RunConfig
 from grpo_core.determinism import SHOWN, THREADS, guarantee, overruled, planned_switches
+from grpo_core.requirements import ConfigError
 from pipelines import machine
 from pipelines.commands.checkout import checkout
 from pipelines.commands.errors import clear_errors
@@ -21,9 +22,9 @@ from pipelines.tracking import tracking_uri
 @click.command()
 @clear_errors
 def doctor() -> None:
-    """Check params.yaml, and say what a run would cost, what will not do what it says, and what is guaranteed.
+    """Check params.yaml and what it names, and say what a run would cost, what will not do what it says, and what is guaranteed.
 
-    Nothing is run or written. Exit status 1 when params.yaml cannot be run, 0 with warnings. Example:
+    Prompts are read, nothing is run or written. Exit status 1 when params.yaml cannot be run, 0 with warnings. Example:
 
     \b
         grpo doctor
@@ -50,7 +51,25 @@ def doctor() -> None:
     console.print(Text(guarantee("cuda" if on_gpu else "cpu")), Text())
     for warning in (*same_experiments(configs), *unwritable(root), *overruled(model)):
         console.print(Text(f"warning: {warning}", style="yellow"))
+    check_inputs(root, next(iter(configs.values())))
     console.print(f"params.yaml is valid: {len(configs)} experiment{'s' if len(configs) > 1 else ''}")
+
+
+def check_inputs(root: Path, config: RunConfig) -> None:
+    """Raise ConfigError or PromptsError, as the stages would, where prompts or model (which all experiments share) are not there or not what they should be."""
+    from grpo_core.prompts import make_prompts
+    from grpo_core.reasoning_tasks import generate
+
+    wanted = config.prompts
+    if wanted.reasoning_gym:
+        generate(wanted.reasoning_gym, wanted.reasoning_gym_config, 1, wanted.seed)  # one shows whether there is such a task
+    else:
+        make_prompts(wanted, root)
+    path = config.model.path
+    is_name = path.count("/") <= 1 and not path.startswith((".", "/", "~"))
+    if path and not (root / path / "config.json").is_file() and ((root / path).is_dir() or not is_name):
+        what = "holds no config.json" if (root / path).is_dir() else "is no folder, nor a name on a hub (ORG/NAME)"
+        raise ConfigError(f"model.path {path!r} {what}: give a Hugging Face folder, from the root of the repository, or a hub name")
 
 
 def machine_rows(root: Path) -> list[tuple[str, str]]:

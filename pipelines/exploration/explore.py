@@ -61,8 +61,8 @@ class Exploration:
 
     @property
     def name(self) -> str:
-        """What its folder is called: the same again for the same experiment, weights and seed."""
-        return f"{self.experiment}-{self.rows['policy_digest'][0]}-seed{self.seed}"
+        """What its folder is called: the same again for the same experiment, weights and seed. A part never takes the place of a whole one."""
+        return f"{self.experiment}-{self.rows['policy_digest'][0]}-seed{self.seed}{'' if self.is_whole else '-part'}"
 
 
 class StoppedTooSoon(Exception):

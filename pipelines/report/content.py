@@ -53,6 +53,8 @@ class Report:
     experiment: str
     verdict: str
     tone: Tone
+    unreadable: Sequence[str]
+    """What is missing on the page, as its file cannot be read."""
     tiles: Sequence[Tile]
     identity: Sequence[tuple[str, str]]
     alarms: Sequence[Alarm] | None
@@ -81,7 +83,7 @@ class Report:
 def gather(sources: Sources) -> Report:
     """All of it; what has not been made yet is None or empty."""
     alarms: Alarms = () if sources.alarms is None else sources.alarms["alarms"]
-    verdict, tone = verdict_of(sources.summary, sources.alarms, _training(sources))
+    verdict, tone = verdict_of(sources.summary, sources.alarms, _training(sources), sources.halts)
     lines = table_rows(sources.made_from)
     changed = [] if sources.heldout is None else changed_answers(sources.heldout, sources.prompts)
     exploits, exploit_notes = _exploits(sources)
@@ -89,6 +91,7 @@ def gather(sources: Sources) -> Report:
         experiment=sources.paths.experiment,
         verdict=verdict,
         tone=tone,
+        unreadable=sources.unreadable,
         tiles=tiles(sources),
         identity=[(name, text) for name, text in continued(lines) if name in IDENTITY],
         alarms=None if sources.alarms is None else [_alarm(alarm) for alarm in _gravest_first(alarms)],

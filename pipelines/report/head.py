@@ -24,9 +24,9 @@ class Tile:
     note: str = ""
 
 
-def verdict_of(summary: Mapping[str, Any] | None, alarms: Mapping[str, Any] | None, training: str) -> tuple[str, Tone]:
-    """What came of the run in a sentence or two: held-out accuracy before and after, how sure that is, and the open alarms."""
-    health = alarm_words(alarms)
+def verdict_of(summary: Mapping[str, Any] | None, alarms: Mapping[str, Any] | None, training: str, halts: str = "") -> tuple[str, Tone]:
+    """What came of the run in a sentence or two: held-out accuracy before and after, how sure that is, the open alarms, and halts that came before."""
+    health = f"{alarm_words(alarms)} Training was {halts}." if halts else alarm_words(alarms)
     if summary is None:
         return f"{training} {NOT_EVALUATED} {health}", "unclear"
     low, high = summary["difference_low"], summary["difference_high"]

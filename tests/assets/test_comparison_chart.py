@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 from PIL import Image
 
+from assets import canvas
 from assets.comparison_chart import learning_curves_by_arm
 
 BLUE, TEAL = (0x25, 0x63, 0xEB), (0x0D, 0x94, 0x88)
@@ -40,6 +41,15 @@ def test_what_comes_after_the_common_steps_is_not_drawn() -> None:
     long = metrics(0.01, steps=40).with_columns(pl.when(pl.col("step") > 20).then(9.0).otherwise(pl.col("reward/mean")).alias("reward/mean"))
     cut = long.filter(pl.col("step") <= 20)
     assert learning_curves_by_arm("clip", {"0.1": [long]}, 20, 20) == learning_curves_by_arm("clip", {"0.1": [cut]}, 20, 20)
+
+
+def test_names_are_drawn_as_they_are_written_and_not_over_everything_else() -> None:
+    arms = {"$\\frac{$": [metrics(0.01)], "$a$": [metrics(0.02)], "x" * 300 + "1": [metrics(0.03)], "x" * 300 + "2": [metrics(0.04)]}
+    drawn = pixels(learning_curves_by_arm("prompts.$path$", arms, 20, 12))
+    assert colored(drawn, BLUE) > 500, "no label has pushed the curves out"
+    assert canvas.shortened("x" * 300 + "1") != canvas.shortened("x" * 300 + "2")
+    assert len(canvas.shortened("x" * 300)) == canvas.LONGEST_LABEL
+    assert canvas.shortened("y" * canvas.LONGEST_LABEL) == "y" * canvas.LONGEST_LABEL
 
 
 def test_the_band_is_there_where_seeds_differ() -> None:

@@ -13,7 +13,7 @@ from assets.comparison_report import arm_rows, describe, make_report, open_alarm
 from assets.page import Chart, Markdown, Progress, Table
 from assets.paths import Paths
 from grpo_core.comparison import Run
-from grpo_core.config import SECTIONS, SHARED_SECTIONS, RunConfig
+from grpo_core.config import SECTIONS, SHARED_SECTIONS, HealthConfig, RunConfig
 from grpo_core.params import section_values
 from pipelines.params import json_bytes
 from tests.assets.lifecycle import lifecycle_config
@@ -91,6 +91,34 @@ def test_a_table_that_is_gone_is_named(tmp_path: Path) -> None:
     write_trained(Paths(tmp_path), config(), rise=0.01)
     Paths(tmp_path).rewards.unlink()
     assert read_run(Paths(tmp_path), config()) == f"{Paths(tmp_path).rewards} is not there: `dvc checkout` brings it back"
+
+
+@pytest.mark.parametrize("part", ["manifest.json", "metrics.jsonl", "rewards", "select_completions", "config"])
+def test_an_experiment_that_cannot_be_read_is_named_and_keeps_the_others_from_nothing(part: str, tmp_path: Path) -> None:
+    configs, broken = ablation(tmp_path), Paths(tmp_path, "group_size-4-seed-1")
+    path = broken.grpo_checkpoint / part if "." in part else getattr(broken, part, broken.grpo_checkpoint / "manifest.json")
+    path.write_text("{}" if part == "config" else "{half a li")
+    report = make(tmp_path, configs)
+    ((missing),) = report["missing"]
+    assert missing["experiment"] == "group_size-4-seed-1"
+    assert missing["reason"].startswith("what it left cannot be read (")
+    assert report["comparisons"][0]["arms"][0]["seeds"] == [0, 2]
+
+
+def test_what_adjusts_is_one_setting_and_thresholds_alone_are_none(tmp_path: Path) -> None:
+    adjusting = HealthConfig(actions={"early_explosion": "adjust"})
+    configs = {
+        "default": config(), "stricter": replace(config(), health=HealthConfig(max_kl=0.1)),
+        "adjusted": replace(config(), health=adjusting), "sooner": replace(config(), health=replace(adjusting, max_kl=0.1)),
+    }  # fmt: skip
+    for name, one in configs.items():
+        write_trained(Paths(tmp_path, name), one, rise=0.01)
+    report = make(tmp_path, configs)
+    assert report["missing"] == []
+    assert report["repeated"] == [{"experiment": "stricter", "repeats": "default"}]
+    assert [(compared["factor"], len(compared["arms"])) for compared in report["comparisons"]] == [("health", 3)]
+    assert "health {'actions': " in str(read_run(Paths(tmp_path, "adjusted"), config())), "it adjusts no more"
+    assert "health {}, now {'actions': " in str(read_run(Paths(tmp_path), configs["adjusted"]))
 
 
 def test_settings_that_change_no_step_do_not_matter(tmp_path: Path) -> None:
@@ -173,7 +201,10 @@ def test_its_page_has_a_table_a_chart_and_the_recommendation_of_every_factor(tmp
     assert isinstance(notes, Markdown)
     assert "- later: not trained yet" in notes.text
     assert "- clip-1 ended with open alarms: truncation" in notes.text
-    assert open_alarms(paths, make(tmp_path, configs)) == ["clip-1 ended with open alarms: truncation"]
+    unwatched = ["default", *(f"group_size-{size}-seed-{seed}" for size in (4, 8) for seed in range(3) if (size, seed) != (8, 0))]
+    assert open_alarms(paths, make(tmp_path, configs)) == [
+        "clip-1 ended with open alarms: truncation", f"health was not recorded of {', '.join(sorted([*unwatched, 'clip-0', 'clip-2']))}",
+    ]  # fmt: skip
 
 
 def test_seconds_are_those_of_the_compared_steps_where_all_runs_have_them(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import polars as pl
 
 from assets.paths import Paths
 from grpo_core.config import RunConfig
+from grpo_core.health.adjustment import changes_steps
 from grpo_core.work_folder import lasting_values
 
 TRAINED_FROM = ("model", "rollout", "rewards", "reward_options", "scoring", "grpo")
@@ -22,7 +23,11 @@ def write_trained(paths: Paths, config: RunConfig, *, rise: float, noise: float 
     lines[-1]["eval/select_accuracy"] = final / 100
     answers = {"step": [0] * 100 + [steps] * 100, "correct": [place < 40 for place in range(100)] + [place < final for place in range(100)]}
     paths.grpo_checkpoint.mkdir(parents=True, exist_ok=True)
-    manifest = {"config": {section: lasting_values(config, section) for section in TRAINED_FROM}, "run_key": f"{paths.experiment} at {rise}", "step": steps}
+    manifest = {
+        "config": {section: lasting_values(config, section) for section in TRAINED_FROM} | {"health": changes_steps(config)},
+        "run_key": f"{paths.experiment} at {rise}",
+        "step": steps,
+    }
     (paths.grpo_checkpoint / "manifest.json").write_text(json.dumps(manifest))
     (paths.grpo_checkpoint / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     paths.rewards.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,17 @@ def test_groups_that_are_surely_live_stay_so() -> None:
     assert 0.99 < live_shares([30, 34, 32, 31, 28], [64] * 5, [128])[0].share <= 1.0
 
 
+def test_a_prompt_with_fewer_graded_completions_changes_nothing_of_the_others() -> None:
+    """Of a group of 4: C(8, 4) = 70, of which C(6, 4) = 15 hold none of the two right ones; 1 of 2 right is live whatever comes."""
+    seen = 1 - 15 / 70
+    (found,) = live_shares([2, 1], [8, 2], [4])
+    assert found.share == pytest.approx((seen + 1.0) / 2)
+    assert found.is_extrapolated
+    assert live_shares([2, 0], [8, 0], [4]) == live_shares([2], [8], [4]), "nobody could grade it"
+    (poor,) = live_shares([2, 0], [8, 2], [4])
+    assert seen / 2 < poor.share < (seen + 1) / 2, "two wrong ones may come alive with more"
+
+
 def test_moments_are_unbiased() -> None:
     """Two kinds of prompts, half each: p is 0.1 or 0.7, so its mean is 0.4 and its mean square 0.25."""
     right = [c for p in (0.1, 0.7) for c in range(9) for _ in range(round(chance(c, 8, p) * 20_000))]

@@ -24,6 +24,7 @@ from grpo_core.step_metrics import (
     repetition,
     reward_metrics,
     sampler_metrics,
+    solved_groups,
     spread_metrics,
     update_metrics,
 )
@@ -59,7 +60,8 @@ def scores(totals: Sequence[float | None], **by_function: Sequence[float | None]
 
 
 def rewarded(rewards: Sequence[Sequence[float | None]], full_marks: float = 1.0) -> dict[str, float]:
-    return reward_metrics(scores([value for row in rewards for value in row]), signal(rewards), full_marks, full_marks)
+    scored, said = scores([value for row in rewards for value in row]), signal(rewards)
+    return reward_metrics(scored, said, solved_groups(scored, said, full_marks, METRIC), full_marks)
 
 
 # -------------------------------------------------------------------------------------------------------------------- rewards
@@ -100,7 +102,30 @@ def test_groups_are_alike_as_they_are_solved_or_hopeless() -> None:
     assert (found["zero_variance_fraction"], found["solved_group_fraction"], found["hopeless_group_fraction"]) == (0.8, 0.4, 0.4)
     assert (found["reward/min"], found["reward/max"], found["reward/lowest_fraction"]) == (0.0, 1.0, 3 / 7)
     partly = rewarded([[1.0, 1.0], [0.0, 0.0], [0.0, 1.0]], full_marks=1.1)
-    assert partly["hopeless_group_fraction"] == pytest.approx(2 / 3), "alike and right is not solved where format earns, too"
+    assert partly["hopeless_group_fraction"] == pytest.approx(2 / 3), "alike at less than full marks, and nobody says that it is right"
+
+
+RIGHT, WRONG = [1.0, 1.0], [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "correct", "expected"),
+    [
+        ([0.37, 0.37], RIGHT, True),  # full marks of 1.7 are out of reach: what is right, and alike, is solved
+        ([0.37, 0.37], [1.0, 0.0], False),
+        ([0.37, 0.37], WRONG, False),
+        ([0.37, 0.37], [1.0, None], False),  # of one of them nobody knows
+        ([0.37, None], [1.0, 0.0], True),  # what was not scored takes no part
+        ([0.3, 0.37], RIGHT, False),  # right, and still something to compare
+        ([1.7, 1.7], WRONG, True),  # at full marks there is nothing more to earn
+        ([None, None], RIGHT, False),
+    ],
+)
+def test_a_group_alike_is_solved_where_all_of_it_is_right(rewards: list[float | None], correct: list[float | None], expected: bool) -> None:
+    said = signal([rewards, [0.0, 0.0]])
+    assert solved_groups(scores([*rewards, 0.0, 0.0], **{METRIC: [*correct, *WRONG]}), said, 1.7, METRIC).tolist() == [expected, False]
+    unknown = solved_groups(scores([*rewards, 0.0, 0.0], **{OTHER: [*correct, *WRONG]}), said, 1.7, METRIC).tolist()
+    assert unknown == [rewards == [1.7, 1.7], False], "the metric is not among the rewards"
 
 
 @pytest.mark.parametrize("value", [0.7, 0.1, 1.1, 0.0, -0.3])
@@ -167,13 +192,14 @@ A, B, C = [1, 2], [1, 2, 3], [4]
 )
 def test_how_distinct_completions_are_is_asked_of_groups_that_are_not_solved(rewards: list[list[float | None]], expected: float | None) -> None:
     drawn = batch([A, A, A, A, B, B, B, B, A, B, B, C], size=4)
-    found = diversity_metrics(drawn, signal(rewards), 1.0)
+    said = scores([value for row in rewards for value in row])
+    found = diversity_metrics(drawn, solved_groups(said, signal(rewards), 1.0, METRIC))
     assert found == ({} if expected is None else {"distinct_fraction": pytest.approx(expected)})
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [([A, A], 0.0), ([A, B], 1.0)])
 def test_a_group_of_two_is_alike_or_not(tokens: list[list[int]], expected: float) -> None:
-    assert diversity_metrics(batch(tokens, size=2), signal([[0.0, 0.5]]), 1.0) == {"distinct_fraction": expected}
+    assert diversity_metrics(batch(tokens, size=2), torch.tensor([False])) == {"distinct_fraction": expected}
 
 
 # ------------------------------------------------------------------------------------------------- right answers, and what else is paid

@@ -1,6 +1,7 @@
 """What an asset's checks say, and that they say it before a failed run ends."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import polars as pl
 import pytest
 
 from assets.page import Chart, Markdown, Table
-from pipelines.checks import alarms_of, check_specs, contract_result, health_results, in_sync_results, stage_results
+from assets.paths import Paths
+from pipelines.checks import alarms_of, check_specs, contract_result, halt_results, health_results, in_sync_results, stage_results
 from pipelines.graph import Target, load_graph
 from pipelines.pages import WORD_JOINER, escaped, markdown_table, metadata_value
 from pipelines.params import ROOT
@@ -67,11 +69,11 @@ def training(root: Path, alarms: Sequence[Mapping[str, Any]] | None) -> Target:
 @pytest.mark.parametrize(
     ("alarms", "passed", "severity", "description"),
     [
-        ([], True, "WARN", None),
-        ([{**WARNING, "open": False}, {**GRAVE, "open": False}], True, "WARN", None),
-        ([WARNING], False, "WARN", "truncation since step 3: a<b>"),
-        ([WARNING, GRAVE], False, "ERROR", "truncation since step 3: a<b>; early_explosion since step 5: a<b>"),
-        ([WARNING, {**GRAVE, "open": False}], False, "WARN", "truncation since step 3: a<b>"),
+        ([], True, "WARN", "default: no alarm is open"),
+        ([{**WARNING, "open": False}, {**GRAVE, "open": False}], True, "WARN", "default: no alarm is open"),
+        ([WARNING], False, "WARN", "default: truncation since step 3: a<b>"),
+        ([WARNING, GRAVE], False, "ERROR", "default: truncation since step 3: a<b>; early_explosion since step 5: a<b>"),
+        ([WARNING, {**GRAVE, "open": False}], False, "WARN", "default: truncation since step 3: a<b>"),
     ],
 )
 def test_an_open_alarm_fails_the_check_of_health(alarms: list[dict[str, Any]], passed: bool, severity: str, description: str | None, tmp_path: Path) -> None:
@@ -86,13 +88,40 @@ def test_an_open_alarm_fails_the_check_of_health(alarms: list[dict[str, Any]], p
 
 def test_health_is_told_only_of_a_training_that_wrote_it_and_not_of_an_earlier_one(tmp_path: Path) -> None:
     target = training(tmp_path, None)
-    assert list(health_results(tmp_path, target)) == []
+    assert list(health_results(tmp_path, target, since=1.0)) == [], "it failed before there was anything to say"
+    (unknown,) = health_results(tmp_path, target)
+    assert (unknown.passed, unknown.severity, unknown.description) == (False, dg.AssetCheckSeverity.WARN, "default: health was not recorded")
     path = tmp_path / "data" / "health" / "default" / "alarms.json"
     path.write_text(json.dumps({"alarms": [GRAVE]}), encoding="utf-8")
     assert [result.passed for result in health_results(tmp_path, target, since=path.stat().st_mtime)] == [False]
     assert list(health_results(tmp_path, target, since=path.stat().st_mtime + 1)) == []
     for other in load_graph(ROOT).targets:
         assert alarms_of(other) == ("data/health/default/alarms.json" if other.name == target.name else None)
+
+
+def test_a_halt_that_came_before_the_result_is_told_and_fails_nothing(tmp_path: Path) -> None:
+    target = training(tmp_path, [])
+    clock = Paths(tmp_path).clock_alarms
+    clock.parent.mkdir(parents=True)
+    clock.write_text(json.dumps({"halts": [{"step": 7, "conditions": ["early_explosion", "truncation"], "messages": []}], "alarms": []}))
+    (result,) = health_results(tmp_path, target)
+    assert (result.passed, result.description) == (True, "default: halted before, at step 7 (early_explosion, truncation)")
+
+
+def test_a_halt_is_an_error_with_the_alarms_that_asked_for_it(tmp_path: Path) -> None:
+    target = training(tmp_path, None)
+    kept = Paths(tmp_path).work / "grpo_checkpoint" / "default" / "0123" / "halted"
+    for step, alarms in ((4, [GRAVE]), (9, [WARNING])):
+        path = kept / f"step-{step:06d}" / "alarms.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"alarms": alarms}))
+        os.utime(path, (step, step))
+    (result,) = halt_results(tmp_path, target, since=5)
+    assert (result.passed, result.severity) == (False, dg.AssetCheckSeverity.ERROR)
+    assert result.description == "default: truncation since step 3: a<b>; halted at step 9"
+    assert list(halt_results(tmp_path, target, since=10)) == []
+    others = [other for other in load_graph(ROOT).targets if other.name != target.name]
+    assert [result for other in others for result in halt_results(tmp_path, other, since=0)] == []
 
 
 def test_a_stage_has_the_checks_that_it_writes_the_outcome_of(tmp_path: Path) -> None:

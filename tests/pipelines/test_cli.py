@@ -114,6 +114,11 @@ def test_open_alarms_stand_beside_the_evidence(tmp_path: Path) -> None:
     paths.alarms.parent.mkdir(parents=True)
     paths.alarms.write_text('{"alarms": []}')
     assert shown(health(paths)).strip() == "Health: no alarm is open"
+    paths.clock_alarms.parent.mkdir(parents=True)
+    paths.clock_alarms.write_text('{"halts": [{"step": 7, "conditions": ["truncation"]}, {"step": 9, "conditions": []}]}')
+    before = "Health: no alarm is open; training was halted before, at step 7 (truncation), step 9 (why cannot be read)"
+    assert " ".join(shown(health(paths)).split()) == before
+    paths.clock_alarms.unlink()
     alarms = [{"condition": "truncation", "open": True}, {"condition": "stall", "open": False}]
     paths.alarms.write_text(json.dumps({"alarms": alarms}))
     assert shown(health(paths)).strip() == "Health: truncation at the end of training; what was seen and what to do: grpo report --experiment other"

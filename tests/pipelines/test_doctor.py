@@ -16,13 +16,14 @@ import pytest
 from rich.console import Console
 
 from assets.paths import Paths
-from grpo_core.config import ModelConfig, RunConfig
+from grpo_core.config import ModelConfig, RunConfig, SftConfig
 from grpo_core.determinism import OVERRULING, SHOWN
 from grpo_core.params import parse_sections, section_values
 from pipelines import machine
-from pipelines.commands.doctor import git_text, same_experiments
+from pipelines.commands.doctor import check_inputs, git_text, same_experiments
 from pipelines.machine import Memory
 from pipelines.outlook import duration, last_run, outlook, shown, size_text, split_sizes, unwritable
+from pipelines.params import experiments
 from tests.pipelines.checkouts import ROOT
 
 CODE = "import sys; from pipelines.commands.doctor import doctor; doctor(standalone_mode=False); sys.exit(3 if 'torch' in sys.modules else 0)"
@@ -106,6 +107,33 @@ def test_what_cannot_be_run_ends_it_with_one_line(checkout: Path, pattern: str, 
     result = doctor(checkout)
     assert (result.returncode, result.stdout) == (1, "")
     assert message in result.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "model", "message"),
+    [
+        ({"path": "none.jsonl"}, {}, r"none\.jsonl: no such file \(beside it: .*questions\.jsonl\)"),
+        ({"path": "questions.jsonl"}, {}, "prompts.prompt_column is 'prompt', which is no column of the file"),
+        ({"reasoning_gym": "chain_sums"}, {"path": "gpt2"}, "did you mean 'chain_sum'"),
+        ({}, {"path": "/no/such/model"}, "model.path '/no/such/model' is no folder, nor a name on a hub"),
+        ({}, {"path": "a/b/c"}, "model.path 'a/b/c' is no folder, nor a name on a hub"),
+        ({}, {"path": "empty"}, "model.path 'empty' holds no config.json"),
+    ],
+)
+def test_inputs_that_no_stage_could_read_are_named_before_a_run(prompts: dict[str, Any], model: dict[str, Any], message: str, tmp_path: Path) -> None:
+    (tmp_path / "questions.jsonl").write_text('{"question": "1+1", "solution": "2"}\n')
+    (tmp_path / "empty").mkdir()
+    config = RunConfig(sft=SftConfig(steps=0))
+    with pytest.raises(ValueError, match=message):
+        check_inputs(tmp_path, replace(config, prompts=replace(config.prompts, **prompts), model=replace(config.model, **model)))
+
+
+def test_inputs_that_can_be_read_pass(tmp_path: Path) -> None:
+    config = RunConfig()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    for path in ("", "gpt2", "Qwen/Qwen3-0.6B", "model"):
+        check_inputs(tmp_path, replace(config, model=replace(config.model, path=path)))
 
 
 def test_what_the_shell_asks_for_in_vain_is_said(checkout: Path) -> None:
@@ -298,8 +326,14 @@ def test_every_preset_is_told(preset: Path, checkout: Path) -> None:
 
     apply_preset(checkout, preset)
     result = doctor(checkout)
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "params.yaml is valid" in result.stdout
+    assert "Experiment 'default'" in result.stdout and "This machine and this checkout" in result.stdout
+    path = experiments(checkout)["default"].prompts.path
+    if path:
+        assert result.returncode == 1
+        assert f"{path}: no such file" in result.stderr, "its prompts are not there yet"
+    else:
+        assert (result.returncode, result.stderr) == (0, "")
+        assert "params.yaml is valid" in result.stdout
 
 
 def test_demonstrations_beside_the_rollouts_are_told(tmp_path: Path) -> None:

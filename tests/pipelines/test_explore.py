@@ -190,6 +190,7 @@ def test_ctrl_c_keeps_the_batches_that_are_whole(tmp_path: Path) -> None:
     assert part.numbers.num_prompts == 8
     assert f"stopped early: 32 of {part.num_asked} completions were sampled" in printed(part)
     assert summary(part)["is_whole"] is False
+    assert write(Paths(tmp_path), part).name.endswith("-seed0-part"), "a whole one of the same name stays"
     with pytest.raises(StoppedTooSoon):
         at_once = interrupted(after=0)
         explore(Paths(tmp_path), CONFIG, start(tmp_path), most=1000, seed=0, on_start=ignored, on_batch=lambda count: next(at_once))

@@ -16,8 +16,8 @@ import pytest
 from assets.grpo_checkpoint import notice
 from assets.page import Notice
 from grpo_core.config import HealthConfig, RunConfig
+from grpo_core.health.measures import Found
 from grpo_core.health.monitor import alarm_of
-from grpo_core.health.rules import Found
 from pipelines.notify import notifier
 from pipelines.processes import living_processes
 

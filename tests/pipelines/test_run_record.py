@@ -16,8 +16,8 @@ from assets.page import Progress
 from assets.paths import Paths
 from grpo_core.config import RunConfig, ScoringConfig
 from grpo_core.errors import Halted, Interrupted
+from grpo_core.health.measures import Found
 from grpo_core.health.monitor import alarm_of
-from grpo_core.health.rules import Found
 from pipelines.lock import folder_md5
 from pipelines.params import ROOT
 from pipelines.records.files import read_records

@@ -10,6 +10,7 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
 from dagster._core.loader import LoadingContextForTest
 
+from assets.paths import Paths
 from pipelines.definitions import build_definitions, run_job
 from pipelines.environment import environment
 from pipelines.graph import load_graph
@@ -147,7 +148,7 @@ def test_an_open_alarm_fails_its_check_and_keeps_nobody_from_the_evaluation(
     found = evaluation(instance, "grpo_checkpoint", "healthy")
     assert found is not None
     assert (found.passed, found.severity, found.blocking) == (False, dg.AssetCheckSeverity.ERROR, False)
-    assert found.description == "early_explosion since step 3: it exploded"
+    assert found.description == "default: early_explosion since step 3: it exploded"
     contract = evaluation(instance, "rewards", "contract")
     assert contract is not None and contract.blocking
 
@@ -181,6 +182,16 @@ def test_the_comparison_of_two_experiments_is_known_to_dagster_as_it_is_on_disk(
     assert run_job(root, "small", from_grpo=True, instance=instance).success
     assert sync(root, instance) == []
     assert stale_assets(root, instance) == {}
+    told = evaluations(instance)
+    alarms = Paths(root, "default").alarms
+    alarms.write_text(alarms.read_text().replace('"alarms": []', '"alarms": [], "judged": "anew"'))
+    assert (sync(root, instance), evaluations(instance)) == ([], told), "the same alarms"
+    alarms.unlink()
+    os.utime(Paths(root, "small").alarms, (1, 1))
+    sync(root, instance)
+    found = evaluation(instance, "grpo_checkpoint", "healthy")
+    assert found is not None
+    assert (evaluations(instance), found.description) == (told + 1, "default: health was not recorded"), "though another experiment was judged since"
 
 
 def test_a_comparison_is_stale_in_dagster_while_an_experiment_is_newer(root: Path, instance: dg.DagsterInstance) -> None:

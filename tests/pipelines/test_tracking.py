@@ -220,7 +220,7 @@ def alarm(condition: str, first_step: int, **fields: Any) -> dict[str, Any]:
 
 
 def health_tags(sink: MlflowSink) -> dict[str, str]:
-    return {key: value for key, value in sink.client.get_run(sink.run_id).data.tags.items() if key.startswith(("grpo.health", "grpo.alarm."))}
+    return {key: value for key, value in sink.client.get_run(sink.run_id).data.tags.items() if key.startswith(("grpo.health", "grpo.alarm.", "grpo.halts"))}
 
 
 def test_a_runs_alarms_are_tags_of_it_and_which_are_open_is_another(reopen: Opener) -> None:
@@ -234,8 +234,13 @@ def test_a_runs_alarms_are_tags_of_it_and_which_are_open_is_another(reopen: Open
         "grpo.alarm.stall": "step 4: stall it is",
         "grpo.alarm.early_explosion": "step 5: early_explosion it is",
     }
-    sink.log_alarms([alarm("stall", 4, open=False)])
-    assert health_tags(sink) == {HEALTH_TAG: "healthy", "grpo.alarm.stall": "step 4: stall it is"}, "another try did not have the others"
+    sink.log_alarms([alarm("stall", 4, open=False)], "halted before, at step 3 (truncation)")
+    told = {HEALTH_TAG: "healthy", "grpo.alarm.stall": "step 4: stall it is"}
+    assert health_tags(sink) == {**told, "grpo.halts": "halted before, at step 3 (truncation)"}, "another try did not have the others"
+    sink.log_alarms([alarm("stall", 4, open=False, acknowledged="a busy machine")])
+    assert health_tags(sink) == {HEALTH_TAG: "healthy", "grpo.alarm.stall": "step 4: stall it is (accepted: a busy machine)"}
+    sink.log_alarms(None)
+    assert health_tags(sink) == {HEALTH_TAG: "not recorded"}, "nobody watched, which is not the same as well"
 
 
 def test_records_are_artifacts_by_noun_and_replaced(reopen: Opener) -> None:

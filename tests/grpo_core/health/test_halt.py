@@ -19,9 +19,9 @@ from transformers import PreTrainedModel
 from grpo_core.checkpoint import file_sha256
 from grpo_core.config import HealthAction, RunConfig
 from grpo_core.errors import DivergedError, Halted, Interrupted
-from grpo_core.health.halt import halted
+from grpo_core.health.halt import halted, last_healthy
+from grpo_core.health.measures import Found
 from grpo_core.health.monitor import Alarm, alarm_of
-from grpo_core.health.rules import Found
 from grpo_core.loop import Files, StepReport, run_key, train
 from grpo_core.work_folder import WorkFolder, checkpoints, damages, step_of
 from tests.tiny_run import content, inputs, outputs, tiny_config
@@ -35,7 +35,7 @@ WINDOW = 2
 def any_luck() -> Iterator[None]:
     """The luck of the draw is a fall like any other: few steps have no better one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("grpo_core.health.rules.STANDARD_ERRORS", 0.0)
+        patch.setattr("grpo_core.health.measures.STANDARD_ERRORS", 0.0)
         yield
 
 
@@ -157,13 +157,31 @@ def test_the_step_that_it_stands_at_can_be_made_the_result(given: Path, tmp_path
     alone = own_folder(tmp_path / "alone", given)
     go(alone, drifting(steps=alarm.since))
     assert content(files) == content(alone), "the bytes of a run of so many steps"
+    came_before = [{"step": alarm.first_step, "conditions": [TREND], "messages": [alarm.message]}]
+    assert json.loads(files.clock_alarms.read_text())["halts"] == came_before
+    assert json.loads(alone.clock_alarms.read_text())["halts"] == []
 
 
 def test_where_no_checkpoint_is_so_old_it_goes_back_as_far_as_it_can(given: Path, tmp_path: Path) -> None:
     files, config = own_folder(tmp_path, given), drifting()
     said, (alarm,) = halt(files, replace(config, grpo=replace(config.grpo, keep_checkpoints=1)))
-    assert f"rolled back to the checkpoint of step {alarm.first_step - 1} " in said
-    assert [step_of(checkpoint) for checkpoint in checkpoints(files.work)] == [alarm.first_step - 1]
+    oldest = alarm.first_step - 1
+    assert oldest > alarm.since
+    assert f"rolled back to the checkpoint of step {oldest} " in said
+    assert f", the oldest that is kept, though trouble began after step {alarm.since} (grpo.keep_checkpoints)" in said
+    assert [step_of(checkpoint) for checkpoint in checkpoints(files.work)] == [oldest]
+
+
+@pytest.mark.parametrize(("since", "first_step", "expected"), [(7, 8, 7), (6, 8, 6), (5, 8, 6), (1, 7, 6), (1, 6, None)])
+def test_it_goes_back_to_before_the_trouble_or_to_the_oldest_from_before_it_was_seen(
+    since: int, first_step: int, expected: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("grpo_core.health.halt.faults", lambda folder, checkpoint: [])
+    for step in (6, 7, 8):
+        (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
+    trouble = alarm_of(TREND, first_step, Found("it fell", since=since), RunConfig().health)
+    found = last_healthy(tmp_path, trouble)
+    assert (None if found is None else step_of(found)) == expected
 
 
 def test_a_damaged_checkpoint_is_not_what_it_goes_back_to(given: Path, tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ import pytest
 from grpo_core.checkpoint import unchecked_manifest
 from grpo_core.config import ADJUSTABLE, RunConfig
 from grpo_core.errors import Interrupted
-from grpo_core.health.health import adjust
+from grpo_core.health.health import adjust, write_alarms
+from grpo_core.health.measures import Found
 from grpo_core.health.monitor import Alarm, alarm_of
-from grpo_core.health.rules import Found
 from grpo_core.kl_control import KlController
 from grpo_core.loop import Files, StepReport, run_key, train
 from grpo_core.replay import Recorded, replay
 from grpo_core.trainer import Trainer
+from grpo_core.work_folder import WorkFolder
 from tests.tiny_run import content, inputs, outputs, tiny_config
 from tests.troubled_logs import DEAF
 
@@ -113,12 +114,18 @@ def test_the_rows_of_an_alarm_stand_in_the_ledger(alone: dict[str, tuple[Files, 
             assert row["reward"] in rewards.filter(key)["reward"]
 
 
-def test_alarms_of_the_clock_lie_apart(alone: dict[str, tuple[Files, list[Alarm]]]) -> None:
+def test_alarms_of_the_clock_lie_apart(alone: dict[str, tuple[Files, list[Alarm]]], tmp_path: Path) -> None:
     files, _ = alone["watched"]
-    found = json.loads(files.clock_alarms.read_text())
+    work = WorkFolder(Path(shutil.copytree(files.work, tmp_path / "work")))
+    seconds = [1.0, 1.0, 1.0, 9.0, 1.0, 1.0, 1.0]
+    work.timings.write_text("".join(json.dumps({"step": step, "seconds": took}) + "\n" for step, took in enumerate(seconds)))
+    write_alarms(work, RUNS["watched"], tmp_path / "alarms.json", tmp_path / "clock_alarms.json")
+    found = json.loads((tmp_path / "clock_alarms.json").read_text())
     assert found["num_steps"] == 6
-    assert {alarm["condition"] for alarm in found["alarms"]} <= {"slow_reward", "stall"}
-    assert not {"slow_reward", "stall"} & {alarm["condition"] for alarm in json.loads(files.alarms.read_text())["alarms"]}
+    assert [(alarm["condition"], alarm["first_step"]) for alarm in found["alarms"]] == [("stall", 3)]
+    conditions = {alarm["condition"] for alarm in json.loads((tmp_path / "alarms.json").read_text())["alarms"]}
+    assert conditions
+    assert not conditions & {"slow_reward", "stall"}
 
 
 @pytest.mark.parametrize("name", RUNS)

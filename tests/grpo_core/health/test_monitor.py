@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from grpo_core.config import ADJUSTABLE, HealthAction, HealthConfig, RunConfig, ScoringConfig
+from grpo_core.health.adjustment import adjustment, changes_steps
 from grpo_core.health.conditions import CONDITIONS, EXPLAINS, page_of
 from grpo_core.health.history import History
-from grpo_core.health.monitor import Alarm, Monitor, adjustment, alarm_of, alarms_json, changes_steps, diagnose
-from grpo_core.health.rules import CLOCK_RULES, RULES, Facts, Found, Rule
+from grpo_core.health.measures import Facts, Found
+from grpo_core.health.monitor import Alarm, Monitor, alarm_of, alarms_json, diagnose
+from grpo_core.health.rules import CLOCK_RULES, RULES, Rule
 from tests.tiny_run import REWARD, tiny_config
 from tests.troubled_logs import SETTINGS, TROUBLES, Trouble, lines
 

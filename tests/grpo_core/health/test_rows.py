@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from grpo_core.config import CONDITIONS, HealthConfig
+from grpo_core.health.measures import Found
 from grpo_core.health.monitor import Alarm, alarm_of
 from grpo_core.health.rows import MAX_TEXT, NUM_ROWS, rows_of
-from grpo_core.health.rules import Found
 from grpo_core.tables import ROLLOUT_SCHEMA
 
 SIZE = 3

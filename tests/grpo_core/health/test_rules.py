@@ -10,23 +10,10 @@ import numpy as np
 import pytest
 
 from grpo_core.config import HealthConfig
-from grpo_core.health import rules
+from grpo_core.health import measures, rules
 from grpo_core.health.history import History
-from grpo_core.health.rules import (
-    BEYOND_ACCURACY,
-    CLOCK_RULES,
-    COLLAPSED,
-    HOPELESS,
-    MIN_SLOW_SECONDS,
-    MISALIGNED_KL,
-    MISALIGNED_SHARE,
-    MISALIGNED_TIMES,
-    RULES,
-    SETTLED,
-    SHARPENED,
-    Facts,
-    Found,
-)
+from grpo_core.health.measures import BEYOND_ACCURACY, SETTLED, SHARPENED, Facts, Found
+from grpo_core.health.rules import CLOCK_RULES, COLLAPSED, HOPELESS, MIN_SLOW_SECONDS, MISALIGNED_KL, MISALIGNED_SHARE, MISALIGNED_TIMES, RULES
 from tests.troubled_logs import SETTINGS, TROUBLES, Columns, Trouble, lines
 
 ALL = RULES | CLOCK_RULES
@@ -133,7 +120,8 @@ def test_a_solved_run_is_no_trouble(condition: str, columns: Columns) -> None:
 
 
 def test_rules_name_settings_that_there_are() -> None:
-    named = set(re.findall(r"health\.(\w+) \{", Path(rules.__file__).read_text(encoding="utf-8")))
+    said = "".join(Path(str(module.__file__)).read_text(encoding="utf-8") for module in (rules, measures))
+    named = set(re.findall(r"health\.(\w+) \{", said))
     assert named == {trouble.threshold for trouble in TROUBLES}, "every threshold that a message names has its log, and the other way round"
     assert {f.name for f in fields(HealthConfig)} - {"actions", "notify", "acknowledged", "patience", "window"} == named
 
@@ -229,6 +217,16 @@ def test_what_solved_is_depends_on_full_marks() -> None:
     assert [found("sparse_rewards", sparse, full_marks=marks) is not None for marks in (1.0, 1.1)] == [False, True]
 
 
+def test_where_right_answers_are_counted_they_say_what_is_solved() -> None:
+    """Full marks are out of reach, as where length is paid and none is so long."""
+    dead: Columns = {"reward/std": [0.0, 0.0], "reward/max": [0.4, 0.4]}
+    sparse: Columns = {"reward/lowest_fraction": [1.0] * 3, "reward/std": [0.1] * 3, "reward/mean": [0.4] * 3}
+    for condition, columns in (("dead_rewards", dead), ("sparse_rewards", sparse)):
+        steps = len(columns["reward/std"])
+        called = [found(condition, {**columns, "train_accuracy": [accuracy] * steps}) is not None for accuracy in (SETTLED, SETTLED / LITTLE, None)]
+        assert called == [False, True, True], condition
+
+
 def test_groups_that_are_alike_as_they_are_solved_are_no_weak_signal() -> None:
     for hopeless, expected in ((HOPELESS * LITTLE, True), (HOPELESS, False), (0.0, False)):
         columns: Columns = {"zero_variance_fraction": [1.0] * 3, "hopeless_group_fraction": [hopeless] * 3}
@@ -293,7 +291,8 @@ def test_trends_are_not_read_before_the_window_is_full(condition: str) -> None:
     seen = [without_step_zero(condition, {name: values[:steps] for name, values in columns.items()}) for steps in range(1, longest + 1)]
     assert seen[:-1] == [None] * (longest - 1)
     assert seen[-1] is not None
-    assert seen[-1].since == longest - SETTINGS.window, condition
+    # Where the reward fell, the first batch without it was drawn by the weights of the best one's step.
+    assert seen[-1].since == longest - SETTINGS.window - (condition == "late_degeneration")
 
 
 TOLD_AFTER = {
@@ -301,7 +300,7 @@ TOLD_AFTER = {
     "early_explosion: max_policy_kl": 2, "early_explosion: max_grad_norm": 2,  # two steps: the weights before the first of them are well
     "weak_signal: max_alike_fraction": 3, "low_diversity: min_distinct_fraction": 3, "truncation: max_truncated_fraction": 3,
     "sparse_rewards: sparse_fraction": 4, "reward_hacking: length_paid": 3,
-    "runaway_length: max_length_growth": 4, "reward_hacking: accuracy_drop": 4, "late_degeneration: reward_drop": 4, "late_degeneration: max_repetition": 4,
+    "runaway_length: max_length_growth": 4, "reward_hacking: accuracy_drop": 4, "late_degeneration: reward_drop": 5, "late_degeneration: max_repetition": 4,
 }  # fmt: skip
 """How many steps after the last one whose weights were well; what is not here is no fault of the weights, and is told at once."""
 
@@ -404,6 +403,29 @@ def test_a_reward_that_falls_is_told_by_its_best_window_whenever_that_was() -> N
     assert not degenerated([0.6] * 4 + [0.9] * 20), "it rose"
     assert not degenerated([0.1, 0.9, 0.1, 0.9] * 6), "it goes up and down within the window"
     assert found("late_degeneration", {"reward/mean": [0.9] * 4 + [0.6] * 20}, full_marks=2.0) is None, "0.3 of 2 is less than a quarter"
+
+
+RISES_AND_FALLS = [0.5, 0.55, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.55, 0.4, 0.25, 0.1]
+"""At its best at steps 7 and 8, which the weights of steps 6 and 7 drew."""
+EXPLODES: dict[str, Columns] = {
+    "early_explosion": {"kl/mean": [0.01] * 11 + [0.75]},
+    "entropy_collapse": {"distinct_fraction": [0.9] * 10 + [0.0] * 2, "entropy": [1.0] + [0.5] * 9 + [0.1] * 2},
+    "late_degeneration": {"repetition": [0.0] * 8 + [0.3] * 4},
+}
+
+
+@pytest.mark.parametrize("condition", EXPLODES)
+def test_what_explodes_was_well_when_the_reward_was_at_its_best(condition: str) -> None:
+    def since(rewards: Sequence[float]) -> int | None:
+        seen = found(condition, {**EXPLODES[condition], "reward/mean": rewards})
+        return None if seen is None else seen.since
+
+    by_itself = {"early_explosion": 10, "entropy_collapse": 9, "late_degeneration": 8}[condition]
+    assert since(RISES_AND_FALLS) == 7
+    assert since([0.5, 0.6] * 6) == since([0.5 + 0.02 * step for step in range(12)]) == by_itself, "it goes up and down, or rises"
+    assert since([0.5, 0.6] * 5 + [0.35] * 2) == by_itself, "a fall of a few standard errors is chance"
+    assert since([0.5] * 11 + [0.49]) == by_itself, "too little to have fallen"
+    assert since([0.7, 0.75, 0.7, 0.75, 0.7, 0.75, 0.7, 0.72, 0.3, 0.25, 0.2, 0.1]) == 7, "as well as ever, but for chance"
 
 
 @pytest.mark.parametrize(

@@ -176,7 +176,7 @@ def test_the_command_writes_where_it_is_told_to(checkout: Path, tmp_path: Path) 
 def test_the_command_refuses_what_it_cannot_do_in_a_line(checkout: Path, tmp_path: Path) -> None:
     unknown = grpo(checkout, "report", "--experiment", "nobody")
     assert unknown.returncode == 1
-    assert unknown.stderr.startswith("Error: 'nobody' is no run: trained experiments here are default, other")
+    assert unknown.stderr.startswith("Error: 'nobody' is no experiment: there are default, other")
     with pytest.raises(ReportError, match="is no folder: make it first"):
         write_page(tmp_path / "nowhere" / "page.html", "", make_folder=False)
 

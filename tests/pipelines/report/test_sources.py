@@ -1,6 +1,8 @@
 """Which run a report is about: what lies in the experiment's folder, a training under way, or what the cache still has."""
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import pytest
 
 from assets.paths import Paths
 from pipelines.records.dvc_cache import object_path
-from pipelines.records.files import read_records
+from pipelines.records.files import read_records, seal
 from pipelines.records.runs import RunError
 from pipelines.report.content import gather
+from pipelines.report.render import html
 from pipelines.report.sources import ReportError, find_sources
 from pipelines.resume_state import FINISHED
 from tests.pipelines.checkouts import copy_checkout
@@ -112,16 +115,91 @@ def test_of_a_halted_training_the_alarm_is_shown_until_it_has_come_past_it(spoil
     assert gather(going).verdict.startswith("Training has not ended: step 4 of 4.")
 
 
-def test_an_experiment_that_was_never_trained_is_refused_with_those_that_were(made: Path) -> None:
-    with pytest.raises(RunError, match="trained experiments here are default, other"):
-        find_sources(made, "nobody")
+def test_an_experiment_that_was_never_trained_is_refused(made: Path) -> None:
+    params = (made / "params.yaml").read_text()
+    (made / "params.yaml").write_text(params.replace("experiments:\n", "experiments:\n  small: {}\n"))
+    try:
+        with pytest.raises(RunError, match="experiment 'small' has not been trained here: `grpo run --experiment small` does it"):
+            find_sources(made, "small")
+    finally:
+        (made / "params.yaml").write_text(params)
 
 
-def test_files_that_cannot_be_read_are_named(spoilt: Paths) -> None:
-    spoilt.alarms.write_text("{")
-    with pytest.raises(ReportError, match=r"alarms\.json is not JSON .*: delete it"):
-        find_sources(spoilt.root, "default")
-    spoilt.alarms.unlink()
-    spoilt.rewards.write_bytes(b"no parquet")
-    with pytest.raises(ReportError, match=r"a table of experiment 'default' cannot be read .*`grpo verify`"):
-        find_sources(spoilt.root, "default")
+@pytest.mark.parametrize("name", ["defalt", "1a2b3c4d"])
+def test_a_name_that_is_no_experiment_is_refused_though_other_commands_take_run_keys(name: str, made: Path) -> None:
+    hint = "did you mean 'default'" if name == "defalt" else "there are default, other"
+    with pytest.raises(ReportError, match=f"'{name}' is no experiment: {hint}"):
+        find_sources(made, name)
+    (record,) = read_records(Paths(made), "grpo_checkpoint")
+    with pytest.raises(ReportError, match="is no experiment"):
+        find_sources(made, record["run_key"])
+
+
+@pytest.mark.parametrize(
+    ("part", "lost"),
+    [
+        ("alarms", "alarms"), ("rewards", "rewards"), ("rollout_batches", "rollouts"), ("exploits", "exploits"), ("select_completions", "select"),
+        ("prompts", "prompts"), ("heldout_completions", "heldout"), ("heldout_summary", "summary"), ("grpo_checkpoint", "metrics"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_read_costs_its_own_part_alone_and_is_named(part: str, lost: str, spoilt: Paths) -> None:
+    whole = find_sources(spoilt.root, "default")
+    path = getattr(spoilt, part)
+    path = path / "metrics.jsonl" if path.is_dir() else path
+    path.write_bytes(b"no such thing\n")
+    found = find_sources(spoilt.root, "default")
+    (sentence,) = found.unreadable
+    assert sentence.startswith(f"{path.relative_to(spoilt.root)} cannot be read (")
+    for name in ("alarms", "rewards", "rollouts", "exploits", "select", "prompts", "heldout", "summary", "metrics"):
+        value = getattr(found, name)
+        is_lost = value is None or (name == "metrics" and value.is_empty())
+        assert is_lost == (name == lost), name
+        assert getattr(whole, name) is not None
+    page = html(gather(found))
+    assert str(path.relative_to(spoilt.root)) in page
+
+
+def test_a_table_that_is_cut_short_is_no_ledger(spoilt: Paths) -> None:
+    whole = spoilt.rollout_batches.read_bytes()
+    spoilt.rollout_batches.write_bytes(whole[:400] + bytes(200) + whole[600:])
+    found = find_sources(spoilt.root, "default")
+    assert found.rollouts is None
+    assert "rollouts.parquet cannot be read" in found.unreadable[0]
+
+
+def test_of_a_training_under_way_a_shard_that_cannot_be_read_is_named_and_left_out(spoilt: Paths) -> None:
+    (work,) = (spoilt.work / "grpo_checkpoint" / "default").iterdir()
+    shutil.rmtree(spoilt.grpo_checkpoint)
+    for kind in ("rewards", "rollouts"):
+        (work / kind / "step-000002.parquet").write_bytes(b"")
+    found = find_sources(spoilt.root, "default")
+    assert found.rewards is not None and found.rollouts is not None
+    assert sorted(found.rewards["step"].unique()) == [1, 3, 4]
+    assert sorted(found.rollouts.collect()["step"].unique()) == [1, 3, 4]
+    assert [sentence.partition(" cannot")[0].rpartition("default/")[2].partition("/")[2] for sentence in found.unreadable] == [
+        "rewards/step-000002.parquet", "rollouts/step-000002.parquet",
+    ]  # fmt: skip
+
+
+def test_alarms_that_were_altered_since_are_shown_as_they_were_recorded(checkout: Path) -> None:
+    paths = Paths(checkout)
+    (path,) = [
+        paths.provenance("grpo_checkpoint") / name for name in os.listdir(paths.provenance("grpo_checkpoint")) if re.fullmatch(r"[0-9a-f]{16}.json", name)
+    ]
+    record = {name: value for name, value in json.loads(path.read_text()).items() if name != "sha256"}
+    record["metrics"] = {**record["metrics"], "data/health/default/alarms.json": ALARMS}
+    path.write_text(json.dumps({**record, "sha256": seal(record)}))
+    write_alarms(paths.alarms, ALARMS)
+    assert find_sources(checkout, "default").unreadable == []
+    write_alarms(paths.alarms, {**ALARMS, "num_open": 0, "alarms": []})
+    found = find_sources(checkout, "default")
+    assert found.alarms == ALARMS
+    assert found.unreadable == ["data/health/default/alarms.json was altered since it was written; shown is what was recorded: `dvc repro` writes it again"]
+
+
+def test_a_halt_that_came_before_stands_at_the_head(spoilt: Paths) -> None:
+    halt = {"step": 3, "conditions": ["early_explosion"], "messages": ["it exploded"]}
+    write_alarms(spoilt.clock_alarms, {"num_steps": 4, "num_open": 0, "halts": [halt], "alarms": []})
+    assert gather(find_sources(spoilt.root, "default")).verdict.endswith(
+        "1 alarm is open: early explosion. Training was halted before, at step 3 (early_explosion)."
+    )
