@@ -58,7 +58,7 @@ def card_pictures(paths: Paths) -> dict[str, bytes]:
     from assets.monitor_charts import monitor_charts
 
     metrics = pl.read_ndjson(paths.grpo_checkpoint / "metrics.jsonl", infer_schema_length=None)
-    alarms, select = read_alarms(paths.alarms), pl.read_parquet(paths.select_completions)
+    alarms, select = (read_alarms(paths.alarms) or []), pl.read_parquet(paths.select_completions)
     drawn = training_charts(metrics, pl.read_parquet(paths.rewards), alarms) | monitor_charts(metrics, select, alarms)
     drawn["heldout"] = accuracy_bars(json.loads(paths.heldout_summary.read_text(encoding="utf-8")))
     return {name: drawn[Path(name).stem] for name in CAPTIONS if Path(name).stem in drawn}
@@ -149,7 +149,7 @@ def _verdict(paths: Paths) -> list[str]:
 def _health(paths: Paths) -> list[str]:
     if not paths.alarms.is_file():
         return ["Health was not recorded."]
-    alarms = read_alarms(paths.alarms)
+    alarms = read_alarms(paths.alarms) or []
     if not alarms:
         return ["No alarm was raised."]
     rows = [(one["condition"], steps_of(one), _state(one), "halted training" if one.get("action") == "halt" else "", one["message"]) for one in alarms]

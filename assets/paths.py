@@ -106,6 +106,41 @@ class Paths:
         return self.data / "blind_review_verdict" / self.experiment / "judged.parquet"
 
     @property
+    def champion(self) -> Path:
+        """Folder of all that is kept of champions."""
+        return self.data / "champion"
+
+    @property
+    def champion_record(self) -> Path:
+        """Who the champion is, and by whose decision; kept in Git."""
+        return self.champion / "champion.json"
+
+    @property
+    def champion_model(self) -> Path:
+        """The champion's checkpoint, which `dvc add` versions."""
+        return self.champion / "model"
+
+    @property
+    def champion_history(self) -> Path:
+        """Every promotion there ever was; kept in Git."""
+        return self.champion / "history.jsonl"
+
+    @property
+    def looks(self) -> Path:
+        """Every policy whose held-out answers were ever looked at; kept in Git."""
+        return self.champion / "looks.jsonl"
+
+    @property
+    def champion_completions(self) -> Path:
+        """The champion's answers to the held-out prompts, with the experiment's settings."""
+        return self.data / "champion_eval" / self.experiment / "completions.parquet"
+
+    @property
+    def promotion_report(self) -> Path:
+        """Whether the policy may become the champion, condition by condition."""
+        return self.data / "promotion_report" / self.experiment / "report.json"
+
+    @property
     def comparison_report(self) -> Path:
         """The experiments compared with each other: which setting does better, and which to take."""
         return self.data / "comparison_report" / "report.json"

@@ -598,6 +598,25 @@ class BlindReviewConfig:
         require(0.01 <= self.precision <= 0.49, "blind_review_set.precision", self.precision, known)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PromotionConfig:
+    margin: float = 0.0
+    """The policy must be better than the champion by more than this: the lower end of the interval of its mean@k's difference."""
+    guards: Mapping[str, float] = field(default_factory=dict)
+    """Task of held-out prompts → the most that mean@k may fall on it (the lower end of its 95 % interval)."""
+    require_verdict: bool = True
+    """Whether people must have preferred the policy in blind review."""
+    champion: str = ""
+    """sha256 of the champion's weights that the policy is to be measured against; empty takes the champion of now."""
+
+    def __post_init__(self) -> None:
+        require(-1 < self.margin < 1, "promotion.margin", self.margin, "lie between -1 and 1: it is a share of answers")
+        for task, most in self.guards.items():
+            require(0 <= most < 1, f"promotion.guards.{task}", most, "lie between 0 and 1: it is the share of answers that may be lost")
+        whole = "be a sha256 (64 hex digits) as data/champion/champion.json has it, or empty"
+        require(re.fullmatch("([0-9a-f]{64})?", self.champion) is not None, "promotion.champion", self.champion, whole)
+
+
 def _default_rewards() -> dict[str, float]:
     return {"exact_answer": 1.0, "answer_format": 0.1}
 
@@ -628,6 +647,8 @@ class RunConfig:
     """The evidence: evaluation on prompts never trained on."""
     blind_review_set: BlindReviewConfig = field(default_factory=BlindReviewConfig)
     """Pairs for people to judge."""
+    promotion: PromotionConfig = field(default_factory=PromotionConfig)
+    """What a policy must show to become the champion."""
 
     def __post_init__(self) -> None:
         require(len(self.rewards) > 0, "rewards", dict(self.rewards), "name at least one reward function")

@@ -44,9 +44,11 @@ CHANGE_NO_STEP = ("checkpoint_every", "keep_checkpoints", "exploit_threshold", "
 
 NOT_TRAINING = (
     "comparison.py",
+    "contamination.py",
     "cost.py",
     "exploration.py",
     "exploration_numbers.py",
+    "gate.py",
     "live_groups.py",
     "plan.py",
     "prompt_columns.py",

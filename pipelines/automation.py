@@ -13,16 +13,20 @@ from pipelines.sync import sync
 
 LIFECYCLE = "lifecycle"
 FROM_GRPO = "from_grpo"
+CHAMPION_EVAL = "champion_eval"
+"""Reads nothing of GRPO, and the gate after it reads what it says."""
 
 
 def jobs() -> list[UnresolvedAssetJobDefinition]:
     """The whole lifecycle, and what follows the reference checkpoint; a run is one experiment, and compares it with the others that are there."""
     return [
         dg.define_asset_job(
-            LIFECYCLE, dg.AssetSelection.groups(GROUP), description="From prompts to the blind-review set, for one experiment, and the comparison of all."
+            LIFECYCLE, dg.AssetSelection.groups(GROUP), description="From prompts to the promotion report, for one experiment, and the comparison of all."
         ),
         dg.define_asset_job(
-            FROM_GRPO, dg.AssetSelection.assets(*LOOP).downstream(), description="GRPO and what follows it, for one experiment, and the comparison of all."
+            FROM_GRPO,
+            dg.AssetSelection.assets(*LOOP).downstream() | dg.AssetSelection.assets(CHAMPION_EVAL),
+            description="GRPO and what follows it, for one experiment, and the comparison of all.",
         ),
     ]
 

@@ -19,6 +19,16 @@ CONTRACT = "contract"
 HEALTHY = "healthy"
 EXPERIMENT, VERDICT = "experiment", "verdict"
 """Metadata of `healthy`: whose training it is about (the check is one for all of them), and a digest of what was said, by which a changed verdict is known."""
+PROMOTION = "promotion_report"
+CONDITIONS = {
+    "disjoint": "No held-out prompt is among those that were trained on",
+    "better": "The policy is better than the champion on held-out prompts, surely",
+    "guards": "No guarded task has fallen further than it may",
+    "health": "No alarm of the health monitor is open",
+    "reward_audit": "No exploit pays more than is allowed",
+    "blind_verdict": "People prefer the policy in blind review",
+}
+"""The gate's conditions, as its report names them, and what each asks."""
 TRAINED = "grpo_checkpoint"
 """The asset whose page shows the training's health."""
 IN_SYNC = "in_sync"
@@ -32,13 +42,15 @@ def contract_spec(asset: str) -> dg.AssetCheckSpec:
 def check_specs(target: Target) -> list[dg.AssetCheckSpec]:
     """The checks that the stage itself writes the outcome of."""
     contracts = [contract_spec(asset) for asset in target.assets if target.contract_of(asset) is not None]
-    return contracts + ([health_spec(TRAINED)] if alarms_of(target) is not None else [])
+    health = [health_spec(TRAINED)] if alarms_of(target) is not None else []
+    return [*contracts, *health, *(condition_specs() if target.stage == PROMOTION else [])]
 
 
 def stage_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
     """The outcome of each of them, as far as the stage wrote it after the time `since`."""
     yield from contract_results(root, target, since=since)
     yield from health_results(root, target, since=since)
+    yield from condition_results(root, target, since=since)
 
 
 def contract_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
@@ -116,6 +128,29 @@ def health_result(target: Target, alarms: Sequence[Mapping[str, Any]] | None, ha
             VERDICT: hashlib.sha256(json.dumps([alarms, halts], sort_keys=True).encode()).hexdigest(),
         },
     )
+
+
+def condition_specs() -> list[dg.AssetCheckSpec]:
+    """One check a condition of the gate. None keeps anything from running: a promotion asks for them all."""
+    return [dg.AssetCheckSpec(name, asset=PROMOTION, description=f"{meaning} (docs/gate.md).") for name, meaning in CONDITIONS.items()]
+
+
+def condition_results(root: Path, target: Target, *, since: float = 0.0) -> Iterator[dg.AssetCheckResult]:
+    """What the promotion report says of each: an error where it does not hold, a warning where it cannot be told yet."""
+    if target.stage != PROMOTION:
+        return
+    path = Paths(root, target.experiment or "").promotion_report
+    if not path.is_file() or path.stat().st_mtime < since:
+        return
+    for condition in json.loads(path.read_text(encoding="utf-8"))["conditions"]:
+        yield dg.AssetCheckResult(
+            check_name=condition["name"],
+            asset_key=PROMOTION,
+            passed=condition["passed"] is True,
+            severity=dg.AssetCheckSeverity.ERROR if condition["passed"] is False else dg.AssetCheckSeverity.WARN,
+            description=f"{target.experiment}: {condition['summary']}",
+            metadata={EXPERIMENT: str(target.experiment), "numbers": dg.MetadataValue.json(condition["numbers"])},
+        )
 
 
 def in_sync_checks(root: Path, graph: Graph) -> dg.AssetChecksDefinition:

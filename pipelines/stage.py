@@ -24,7 +24,7 @@ from pipelines.records.provenance import Making, begin
 from pipelines.reward_code import check_reward_functions
 from pipelines.signals import StopRequest, die_with_parent, stop_at_once
 
-NOUNS = (*SHARED, "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict")
+NOUNS = (*SHARED, "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict", "champion_eval", "promotion_report")
 CONTRACTS = {"prompts": ("prompts",), "grpo_checkpoint": ("rollout_batches", "rewards"), "heldout_eval": ("heldout_eval",)}
 """Stage → the nouns of its contracts, each checked before the stage counts as done."""
 NOTHING_NEW = "nothing new was kept; run again to go on"
@@ -84,7 +84,7 @@ def make(noun: str, root: Path, experiment: str) -> int:
     from pipelines.outlook import TOLD, tell
     from pipelines.resume_state import TRAINED, settle
 
-    if noun in (*TRAINED, "heldout_eval"):
+    if noun in (*TRAINED, "heldout_eval", "champion_eval"):
         choose_kernels(config)
     if noun in TRAINED and TOLD not in os.environ:
         tell(root, paths.experiment, config, disobeyed)

@@ -51,6 +51,7 @@ def test_afterwards_everything_is_up_to_date_and_an_edit_of_grpo_leaves_sft_alon
     params.write_text(before.replace("  learning_rate: 0.0001 ", "  learning_rate: 0.0002 "))
     stages = [line for line in run(clone, sys.executable, "-m", "pipelines.cli", "status").splitlines() if not line.startswith(" ")]
     params.write_text(before)
-    expected = {"grpo_checkpoint@default", "heldout_eval@default", "blind_review_set@default", "blind_review_verdict@default", "comparison_report"}
+    judged = {f"{noun}@default" for noun in ("heldout_eval", "blind_review_set", "blind_review_verdict", "promotion_report")}
+    expected = {"grpo_checkpoint@default", *judged, "comparison_report"}
     assert {line.split(":")[0] for line in stages if line.endswith("out of date")} == expected
     assert "Running stage" not in dvc(clone, "repro")

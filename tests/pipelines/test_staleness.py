@@ -18,7 +18,7 @@ from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_pr
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 
 SHARED = ["prompts", "sft_checkpoint", "reference_checkpoint"]
-OF_EXPERIMENT = ["grpo_checkpoint@default", "heldout_eval@default", "blind_review_set@default", "blind_review_verdict@default"]
+OF_EXPERIMENT = ["grpo_checkpoint@default", "heldout_eval@default", "blind_review_set@default", "blind_review_verdict@default", "promotion_report@default"]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.pipelines.toy_project import THIRD_PARTY_WARNINGS, dvc, edit, make_pr
 pytestmark = [pytest.mark.filterwarnings(warning) for warning in THIRD_PARTY_WARNINGS]
 
 ASSETS = ["prompts", "sft_checkpoint", "reference_checkpoint", "rollout_batches", "rewards", "grpo_checkpoint", "heldout_eval"]
-ASSETS += ["blind_review_set", "blind_review_verdict", "comparison_report"]
+ASSETS += ["blind_review_set", "blind_review_verdict", "champion_eval", "promotion_report", "comparison_report"]
 SHARED = [*ASSETS[:3], "comparison_report"]
 CHECKS = ("contract", "healthy", "in_sync")
 

@@ -15,6 +15,7 @@ from pipelines.params import ROOT
 SETTINGS = (
     "params.yaml",
     ".gitignore",
+    "data/champion/champion.json",
     ".dvcignore",
     ".dvc/config",
     ".dvc/.gitignore",
@@ -122,6 +123,15 @@ elif noun == "blind_review_verdict":
     voted = (root / f"data/blind_review_votes/{experiment}.parquet").is_file()
     write(f"blind_review_verdict/{experiment}/judged.parquet", made)
     write(f"blind_review_verdict/{experiment}/verdict.json", json.dumps({"status": "counted" if voted else "pending"}))
+elif noun == "champion_eval":
+    made = read(f"run_config/{experiment}/heldout_eval.json", "prompts/prompts.parquet", "champion/champion.json")
+    write(f"champion_eval/{experiment}/completions.parquet", "champion" + made)
+elif noun == "promotion_report":
+    made = read(f"grpo_checkpoint/{experiment}/weights", f"champion_eval/{experiment}/completions.parquet", f"run_config/{experiment}/promotion.json")
+    waits = {"name": "blind_verdict", "passed": None, "summary": "nobody has judged", "numbers": {}}
+    judged = [{"name": "better", "passed": True, "summary": "it is", "numbers": {"low": 0.1}}, waits]
+    report = {"status": "pending", "summary": "waits for: blind_verdict", "experiment": experiment, "conditions": judged, "made": made}
+    write(f"promotion_report/{experiment}/report.json", json.dumps(report))
 elif noun == "comparison_report":
     names = sorted(path.name for path in (root / "data/run_config").iterdir() if path.is_dir())
     made = {name: read(f"grpo_checkpoint/{name}/weights") for name in names if (root / f"data/grpo_checkpoint/{name}").is_dir()}
