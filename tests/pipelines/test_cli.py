@@ -42,8 +42,8 @@ def shown(*renderables: object) -> str:
 
 def test_these_are_all_commands() -> None:
     assert COMMANDS == [
-        "ablate", "audit-rewards", "compare", "doctor", "explore", "preset", "prune", "replay", "report", "reproduce", "rescore", "run", "sample", "status",
-        "sync", "trace", "ui", "verify",
+        "ablate", "audit-rewards", "compare", "doctor", "explore", "preset", "prune", "replay", "report", "reproduce", "rescore", "review", "run", "sample",
+        "status", "sync", "trace", "ui", "verify",
     ]  # fmt: skip
 
 

@@ -120,7 +120,10 @@ def test_stages_depend_on_the_sections_their_code_reads(graph: Graph) -> None:
     code = imported_files(list(graph.stages))
     for stage in graph.stages:
         read = set().union(*(attributes_read(ROOT / path, "config") for path in code[stage])) & set(SECTIONS)
-        declared = {Path(path).stem for path in graph.targets_of(stage)[0].data if path.startswith("data/run_config/")}
+        data = graph.targets_of(stage)[0].data
+        if "data/run_config" in data:
+            continue  # all of them
+        declared = {Path(path).stem for path in data if path.startswith("data/run_config/")}
         assert read - FOR_REFUSALS_ONLY.get(stage, set()) == declared, stage
 
 
