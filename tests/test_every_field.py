@@ -246,7 +246,7 @@ CASES: dict[str, list[Case]] = {
     "blind_review_set.num_pairs": [Case(value=2, moves="review/pairs")],
     "blind_review_set.num_control_pairs": [Case(value=1, moves="review/pairs")],
     "blind_review_set.num_repeat_pairs": [Case(value=1, moves="review/pairs")],
-    "blind_review_set.precision": [Case(value=0.2, moves="verdict/verdict")],
+    "blind_review_set.precision": [Case(value=0.1, moves="verdict/verdict")],
     "blind_review_set.seed": [Case(value=1, moves="review/pairs")],
 }
 

@@ -55,6 +55,9 @@ def _halt(kept: Path) -> Halt:
     """The halt that was kept in a folder of `halted/`; its step is in the folder's name, as an alarm may have begun long before."""
     path = kept / "alarms.json"
     try:
-        return Halt(step_of(kept), json.loads(path.read_text(encoding="utf-8"))["alarms"])
+        alarms = json.loads(path.read_text(encoding="utf-8"))["alarms"]
+        for alarm in alarms:
+            _ = alarm["condition"], alarm["first_step"], alarm["message"]
+        return Halt(step_of(kept), alarms)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return Halt(step_of(kept), [], f"why cannot be read: {path.relative_to(kept.parent.parent)} was altered ({error})")

@@ -131,7 +131,10 @@ def test_a_reward_that_people_contradict_is_called_out(spoilt: Paths) -> None:
     assert verdict["rewards"]["total"] == {"agrees": {"count": 3, "estimate": 0.0, "low": 0.0, "high": 0.707598}, "equal": 0, "unscored": 0}
     assert verdict["reward_change"]["low"] > 0 and verdict["reward_hacking"] is None, "three pairs do not say so"
     assert len(verdict["rewards"]) == len([name for name in table.columns if name.startswith("reward")])
-    more = replace(lifecycle_config(), blind_review_set=BlindReviewConfig(num_pairs=6, num_control_pairs=0, num_repeat_pairs=0))
+    for path in (spoilt.prompts, spoilt.heldout_completions):  # twice as many prompts
+        once = pl.read_parquet(path)
+        replace_table(path, pl.concat([once, once.with_columns(pl.col("prompt_id") + "-again")]))
+    more = replace(lifecycle_config(), blind_review_set=BlindReviewConfig(num_pairs=12, num_control_pairs=0, num_repeat_pairs=0))
     blind_review_set.produce(spoilt, more, ignore)
     prefer(spoilt, "ann", "reference")
     found = made(spoilt, more)

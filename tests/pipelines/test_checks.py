@@ -130,6 +130,8 @@ def test_a_stage_has_the_checks_that_it_writes_the_outcome_of(tmp_path: Path) ->
     assert specs.pop("grpo_checkpoint") == {
         ("rollout_batches", "contract", True), ("rewards", "contract", True), ("grpo_checkpoint", "healthy", False),
     }  # fmt: skip
+    conditions = ("disjoint", "better", "guards", "health", "reward_audit", "blind_verdict")
+    assert specs.pop("promotion_report") == {("promotion_report", name, False) for name in conditions}
     assert {name for checks in specs.values() for _, name, _ in checks} == {"contract"}
     target = training(tmp_path, [WARNING])
     for noun in ("rollout_batches", "rewards"):
@@ -138,6 +140,22 @@ def test_a_stage_has_the_checks_that_it_writes_the_outcome_of(tmp_path: Path) ->
         path.write_text(json.dumps({**VIOLATED, "noun": noun}), encoding="utf-8")
     written = [(result.asset_key, result.check_name) for result in stage_results(tmp_path, target)]
     assert written == [(spec.asset_key, spec.name) for spec in check_specs(target)]
+
+
+def test_every_condition_of_the_gate_is_a_check_with_its_numbers(tmp_path: Path) -> None:
+    (target,) = [target for target in load_graph(ROOT).targets if target.name == "promotion_report@default"]
+    path = Paths(tmp_path).promotion_report
+    path.parent.mkdir(parents=True)
+    states = {"disjoint": True, "better": False, "blind_verdict": None}
+    conditions = [{"name": name, "passed": passed, "summary": f"{name}!", "numbers": {"low": 0.1}} for name, passed in states.items()]
+    path.write_text(json.dumps({"conditions": conditions}))
+    found = {result.check_name: result for result in stage_results(tmp_path, target)}
+    assert {name: (result.passed, result.severity.value) for name, result in found.items()} == {
+        "disjoint": (True, "WARN"), "better": (False, "ERROR"), "blind_verdict": (False, "WARN"),
+    }  # fmt: skip
+    assert found["better"].description == "default: better!"
+    assert found["better"].metadata["numbers"].value == {"low": 0.1}
+    assert list(stage_results(tmp_path, target, since=path.stat().st_mtime + 1)) == []
 
 
 def test_in_sync_is_a_warning_that_names_the_key(tmp_path: Path) -> None:

@@ -79,8 +79,11 @@ def stale_assets(root: Path, instance: dg.DagsterInstance) -> dict[str, list[str
 
 
 def in_order(reported: list[str]) -> list[str]:
-    """What was reported, the comparison first: its place among what follows GRPO is any."""
-    return sorted(reported, key=lambda name: name != "comparison_report")
+    """What was reported, the comparison first and the champion's answers after the verdict: their places among the others are any."""
+    rest = [name for name in reported if name not in ("comparison_report", "champion_eval@default")]
+    place = next((place for place, name in enumerate(rest) if name == "promotion_report@default"), len(rest))
+    rest[place:place] = [name for name in reported if name == "champion_eval@default"]
+    return [name for name in reported if name == "comparison_report"] + rest
 
 
 def test_shell_runs_are_reported_once_and_leave_nothing_stale(root: Path, instance: dg.DagsterInstance) -> None:

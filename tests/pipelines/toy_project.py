@@ -128,8 +128,8 @@ elif noun == "champion_eval":
     write(f"champion_eval/{experiment}/completions.parquet", "champion" + made)
 elif noun == "promotion_report":
     made = read(f"grpo_checkpoint/{experiment}/weights", f"champion_eval/{experiment}/completions.parquet", f"run_config/{experiment}/promotion.json")
-    waits = {"name": "blind_verdict", "passed": None, "summary": "nobody has judged", "numbers": {}}
-    judged = [{"name": "better", "passed": True, "summary": "it is", "numbers": {"low": 0.1}}, waits]
+    states = {"disjoint": True, "better": True, "guards": True, "health": True, "reward_audit": True, "blind_verdict": None}
+    judged = [{"name": name, "passed": passed, "summary": f"{name} is {passed}", "numbers": {}} for name, passed in states.items()]
     report = {"status": "pending", "summary": "waits for: blind_verdict", "experiment": experiment, "conditions": judged, "made": made}
     write(f"promotion_report/{experiment}/report.json", json.dumps(report))
 elif noun == "comparison_report":

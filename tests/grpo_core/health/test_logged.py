@@ -32,7 +32,7 @@ def test_a_halt_is_of_the_step_that_ended_the_training_however_early_its_alarm_b
     ]
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"alarms"', "{}", "\x80"])
+@pytest.mark.parametrize("content", ["", "[]", '{"alarms"', "{}", "\x80", '{"alarms": 5}', '{"alarms": ["x"]}', '{"alarms": [{"first_step": 3}]}'])
 def test_alarms_that_cannot_be_read_are_named_and_cost_nothing_else(content: str, tmp_path: Path) -> None:
     keep(tmp_path, 12, [TREND])
     keep(tmp_path, 7, []).write_bytes(content.encode("latin-1"))
