@@ -11,6 +11,7 @@ import polars as pl
 from assets.contracts import Expectation, Outcome, Validation, answer_facts, fact, validate
 from assets.page import Chart, Metadata, Progress, ProgressCallback, Table
 from assets.paths import Paths
+from assets.under_review import under_review, withheld_note
 from grpo_core.config import HeldoutEvalConfig, RunConfig
 
 MODELS = ("reference", "policy")
@@ -135,12 +136,13 @@ def misstated(frame: pl.DataFrame, summary: dict[str, Any]) -> pl.DataFrame:
 
 
 def describe(paths: Paths) -> Metadata:
-    """Accuracies with intervals as a picture, the numbers, and answers side by side."""
+    """Accuracies with intervals as a picture, the numbers, and answers side by side, but for those that people judge blind."""
     from assets.charts import accuracy_bars
 
-    summary = json.loads(paths.heldout_summary.read_text())
-    greedy = pl.read_parquet(paths.heldout_completions).filter(pl.col("decoding") == "greedy")
+    summary, completions = json.loads(paths.heldout_summary.read_text()), pl.read_parquet(paths.heldout_completions)
+    greedy = completions.filter(pl.col("decoding") == "greedy")
     prompts = pl.read_parquet(paths.prompts, columns=["prompt_id", "prompt", "answer"])
+    hidden = under_review(paths, prompts, completions)
     columns = {
         name: greedy.filter(pl.col("model") == name).select("prompt_id", pl.col("text").alias(name), pl.col("correct").alias(f"{name}_correct"))
         for name in MODELS
@@ -149,7 +151,10 @@ def describe(paths: Paths) -> Metadata:
     return {
         "accuracy": Chart(accuracy_bars(summary)),
         **{name: value for name, value in summary.items() if isinstance(value, int | float)},
-        "side_by_side": Table(pairs.select("prompt", "answer", "reference", "policy", "reference_correct", "policy_correct")),
+        **({"withheld": withheld_note(len(hidden))} if hidden else {}),
+        "side_by_side": Table(
+            pairs.filter(~pl.col("prompt_id").is_in(list(hidden))).select("prompt", "answer", "reference", "policy", "reference_correct", "policy_correct")
+        ),
         "newly_right": int((pairs["policy_correct"] & ~pairs["reference_correct"]).sum()),
         "newly_wrong": int((~pairs["policy_correct"] & pairs["reference_correct"]).sum()),
         "file": paths.heldout_completions,

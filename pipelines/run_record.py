@@ -15,6 +15,7 @@ from assets.page import Progress, ProgressCallback
 from assets.paths import Paths
 from assets.rewards import commonest_reasons
 from assets.rollout_batches import KEYS
+from assets.under_review import under_review
 from grpo_core.config import SECTIONS, RunConfig
 from grpo_core.exploits import exploits_table, findings
 from grpo_core.health.logged import alarms_so_far
@@ -123,7 +124,8 @@ def log_evaluation(sink: MlflowSink, making: Making) -> None:
     completions = pl.read_parquet(paths.heldout_completions)
     sink.log_summary(summary)
     sink.log_figures({"heldout_accuracy": accuracy_bars(summary)})
-    shown = completions.filter(pl.col("decoding") == "greedy").sort("prompt_id", "model").head(2 * SAMPLES)
+    hidden = under_review(paths, pl.read_parquet(paths.prompts), completions)
+    shown = completions.filter((pl.col("decoding") == "greedy") & ~pl.col("prompt_id").is_in(list(hidden))).sort("prompt_id", "model").head(2 * SAMPLES)
     sink.log_samples(shown.select("model", "prompt_id", "text", "length", "correct", "reward"), "heldout_samples")
     sink.log_records({making.noun: making.record()})
     sink.finish("FINISHED")

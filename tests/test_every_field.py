@@ -18,7 +18,7 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook
 from transformers import PreTrainedModel
 
-from assets import blind_review_set, blind_review_verdict, heldout_eval, sft_checkpoint
+from assets import blind_review_set, blind_review_verdict, champion_eval, heldout_eval, promotion_report, sft_checkpoint
 from assets.page import Notice
 from assets.paths import Paths
 from grpo_core.config import BY_THE_CLOCK, SECTIONS, HealthConfig, ModelConfig, RunConfig, SftConfig
@@ -248,6 +248,10 @@ CASES: dict[str, list[Case]] = {
     "blind_review_set.num_repeat_pairs": [Case(value=1, moves="review/pairs")],
     "blind_review_set.precision": [Case(value=0.1, moves="verdict/verdict")],
     "blind_review_set.seed": [Case(value=1, moves="review/pairs")],
+    "promotion.margin": [Case(value=-0.9, moves="gate/passed")],
+    "promotion.guards": [Case(value={"no such task": 0.1}, moves="gate/passed")],
+    "promotion.require_verdict": [Case(value=False, moves="gate/passed")],
+    "promotion.champion": [Case(value="a" * 64, moves="gate/said")],
 }
 
 
@@ -431,6 +435,16 @@ def judged(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
     return {"verdict": json.loads(paths.blind_review_verdict.read_text(encoding="utf-8"))}
 
 
+def gated(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
+    """What the gate says before anybody has voted, and without a champion."""
+    paths = Paths(folder)
+    shutil.copytree(lab.lifecycle.data, paths.data)
+    for noun in (blind_review_verdict, champion_eval, promotion_report):
+        noun.produce(paths, config, ignore)
+    conditions = json.loads(paths.promotion_report.read_text(encoding="utf-8"))["conditions"]
+    return {"passed": {one["name"]: one["passed"] for one in conditions}, "said": [one["summary"] for one in conditions]}
+
+
 def held(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
     """What `prepare` leaves in a process that has torch already; everything is put back."""
     with pytest.MonkeyPatch.context() as patch:
@@ -464,7 +478,7 @@ def notified(lab: Lab, config: RunConfig, folder: Path) -> dict[str, Any]:
 
 RUNNERS: dict[str, Callable[[Lab, RunConfig, Path], dict[str, Any]]] = {
     "training": trained, "attempt": attempted, "fine_tuning": fine_tuned, "start": started, "prompts": told, "evaluation": answered,
-    "review": reviewed, "verdict": judged, "process": held, "diagnosis": diagnosed, "notice": notified,
+    "review": reviewed, "verdict": judged, "gate": gated, "process": held, "diagnosis": diagnosed, "notice": notified,
 }  # fmt: skip
 
 

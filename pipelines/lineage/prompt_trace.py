@@ -3,13 +3,14 @@
 import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from assets.paths import Paths
+from assets.under_review import under_review
 from grpo_core.tables import EVALUATION_KEYS, KEYS
 from pipelines.lock import file_md5, read_lock
 from pipelines.records.dvc_cache import object_path
@@ -50,6 +51,8 @@ class PromptTrace:
     """Tables that were searched: tokens and logprobs stand there."""
     unsearched: list[str]
     """Recorded runs with tables that are not on this machine."""
+    withheld: list[str] = field(default_factory=list)
+    """Experiments whose held-out answers to this prompt people judge blind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +125,27 @@ def trace_prompt(root: Path, query: str, run: "Run | None" = None) -> PromptTrac
     """
     searched = ledgers(root, run)
     prompt = resolve(query, _prompts(root, run), searched)
-    name, files = prompt["prompt_id"], []
+    name, files, withheld = prompt["prompt_id"], [], []
     found: dict[str, list[dict[str, Any]]] = {"training": [], "select": [], "heldout": []}
     for ledger in searched:
         tables = ledger.tables
         if "rollouts" in tables:
             found["training"] += _training(ledger, name)
+        hidden = "heldout" in tables and is_under_review(root, ledger.experiment, name, tables["heldout"])
+        withheld += [ledger.experiment] * hidden
         for kind in ("select", "heldout"):
-            found[kind] += _answers(ledger, name, tables[kind]) if kind in tables else []
+            found[kind] += _answers(ledger, name, tables[kind]) if kind in tables and not (hidden and kind == "heldout") else []
         files += [str(path) for path in tables.values()]
     lacking = [f"{ledger.experiment} ({ledger.run[:8]})" if ledger.run else ledger.experiment for ledger in searched if not ledger.whole]
-    return PromptTrace(prompt, **{kind: _once(rows) for kind, rows in found.items()}, files=files, unsearched=list(dict.fromkeys(lacking)))
+    return PromptTrace(prompt, **{kind: _once(rows) for kind, rows in found.items()}, files=files, unsearched=list(dict.fromkeys(lacking)), withheld=withheld)
+
+
+def is_under_review(root: Path, experiment: str, prompt_id: str, answers: Path) -> bool:
+    """Whether these are the experiment's answers of now, and people judge the prompt blind."""
+    paths = Paths(root, experiment)
+    if answers != paths.heldout_completions or not paths.prompts.is_file():
+        return False
+    return prompt_id in under_review(paths, pl.read_parquet(paths.prompts), pl.read_parquet(answers))
 
 
 def _prompts(root: Path, run: "Run | None") -> Path | None:
@@ -158,7 +171,7 @@ def as_json(found: PromptTrace) -> str:
 def limited(found: PromptTrace, most: int) -> PromptTrace:
     """At most `most` completions of each kind: the first and the last ones."""
     kinds = {kind: ends(getattr(found, kind), most) for kind in ("training", "select", "heldout")}
-    return PromptTrace(found.prompt, **kinds, files=found.files, unsearched=found.unsearched)
+    return PromptTrace(found.prompt, **kinds, files=found.files, unsearched=found.unsearched, withheld=found.withheld)
 
 
 def ends(rows: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:

@@ -44,6 +44,8 @@ def shown_prompt(found: PromptTrace, limit: int) -> Group:
     for title, kind in (("Training", "training"), ("Selection (never trained on)", "select"), ("Held-out evaluation", "heldout")):
         rows, all_rows = getattr(few, kind), getattr(found, kind)
         parts.append(_completions(f"{title}: {_counted(len(rows), len(all_rows), 'completion')}", rows))
+    if found.withheld:
+        parts.append(Text(f"Withheld: people judge held-out answers to this prompt blind ({', '.join(found.withheld)}); shown once the verdict is counted"))
     if found.unsearched:
         runs = _counted(len(found.unsearched), len(found.unsearched), "recorded run")
         parts.append(Text(f"Not all of it: {runs} could not be searched, as tables of theirs are not on this machine: {', '.join(found.unsearched)}"))

@@ -23,6 +23,8 @@ from pipelines.records.files import UNKNOWN, Record, read_records, recorded_expe
 UPSTREAM = ("run_config", "prompts", "sft_checkpoint", "reference_checkpoint")
 """Nouns that a training reads."""
 TRAINING, EVALUATION, REVIEW, VERDICT = "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict"
+GATE = ("champion_eval", "promotion_report")
+"""What a policy is held against, and what came of it: of the champion and the ledger of the day, so no part of a run."""
 DOWNSTREAM = ((EVALUATION, TRAINING), (REVIEW, EVALUATION), (VERDICT, REVIEW))
 """What is made from a training, each with what it is made from."""
 RUN_ID = re.compile(r"[0-9a-f]{6,32}")

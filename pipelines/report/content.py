@@ -10,6 +10,7 @@ import polars as pl
 from assets.alarm_marks import Alarms, condition_of, state_of, steps_of
 from assets.lineage import table_rows
 from assets.rewards import commonest_reasons, status_counts
+from assets.under_review import under_review, withheld_note
 from grpo_core.config import ScoringConfig
 from grpo_core.exploits import exploits_table, findings, notes
 from grpo_core.params import parse_section
@@ -86,6 +87,7 @@ def gather(sources: Sources) -> Report:
     verdict, tone = verdict_of(sources.summary, sources.alarms, _training(sources), sources.halts)
     lines = table_rows(sources.made_from)
     changed = [] if sources.heldout is None else changed_answers(sources.heldout, sources.prompts)
+    hidden = frozenset() if sources.heldout is None or sources.prompts is None else under_review(sources.paths, sources.prompts, sources.heldout)
     exploits, exploit_notes = _exploits(sources)
     return Report(
         experiment=sources.paths.experiment,
@@ -102,8 +104,8 @@ def gather(sources: Sources) -> Report:
         pictures=training_pictures(sources, alarms),
         best=_extremes(sources, best=True),
         worst=_extremes(sources, best=False),
-        changed=shown_answers(changed),
-        changed_words=changed_words(changed, sources),
+        changed=shown_answers([answer for answer in changed if answer.prompt_id not in hidden]),
+        changed_words=" ".join(filter(None, [changed_words(changed, sources), withheld_note(len(hidden))])),
         statuses=None if sources.rewards is None else grid_of(status_counts(sources.rewards), {"": "reward"}),
         reasons=_reasons(sources),
         reward_pictures=reward_pictures(sources),

@@ -36,6 +36,7 @@ class Completion:
 class ChangedAnswer:
     """Greedy answers of reference and policy to one held-out prompt."""
 
+    prompt_id: str
     prompt: str
     answer: str | None
     reference: str
@@ -91,7 +92,7 @@ def changed_answers(heldout: pl.DataFrame, prompts: pl.DataFrame | None) -> list
     answers = []
     for prompt_id, reference, reference_right, policy, policy_right in pairs.iter_rows():
         prompt, answer = asked.get(prompt_id, (prompt_id, None))
-        answers.append(ChangedAnswer(prompt, answer, reference, policy, reference_right, policy_right))
+        answers.append(ChangedAnswer(prompt_id, prompt, answer, reference, policy, reference_right, policy_right))
     order = ("newly wrong", "newly right", "not graded", "still wrong", "still right")
     return sorted(answers, key=lambda answer: order.index(answer.kind))
 

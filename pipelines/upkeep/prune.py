@@ -24,7 +24,7 @@ from pipelines.records.dvc_cache import object_path
 from pipelines.records.files import Record, read_records, recorded_experiments
 from pipelines.records.named_runs import named_runs
 from pipelines.records.recorded_runs import is_there, run_ids_of_key
-from pipelines.records.runs import EVALUATION, REVIEW, TRAINING, VERDICT, Run, RunError, find_run, related, trained_experiments
+from pipelines.records.runs import EVALUATION, GATE, REVIEW, TRAINING, VERDICT, Run, RunError, find_run, related, trained_experiments
 from pipelines.reproduction.worktree import LENT, remove_worktree
 from pipelines.resume_state import is_taken, read_marker
 from pipelines.upkeep.unused_objects import UnknownUse, disk_bytes, remove_objects, unused_objects
@@ -213,7 +213,7 @@ def all_records(root: Path) -> Iterator[Record]:
     for noun in SHARED:
         yield from read_records(Paths(root), noun)
     for experiment in recorded_experiments(root):
-        for noun in (TRAINING, EVALUATION, REVIEW, VERDICT):
+        for noun in (TRAINING, EVALUATION, REVIEW, VERDICT, *GATE):
             yield from read_records(Paths(root, experiment), noun)
 
 

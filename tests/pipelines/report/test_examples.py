@@ -84,7 +84,7 @@ def test_an_answer_changed_when_its_text_did_and_its_kind_says_what_came_of_it()
 
 @pytest.mark.parametrize(("worse", "better", "shown"), [(20, 20, (5, 5)), (2, 20, (2, 8)), (20, 1, (9, 1)), (20, 0, (10, 0)), (0, 3, (0, 3))])
 def test_what_got_worse_is_never_hidden_and_never_all_there_is(worse: int, better: int, shown: tuple[int, int]) -> None:
-    lost = [ChangedAnswer(f"l{place}", None, "x", "y", True, False) for place in range(worse)]
-    won = [ChangedAnswer(f"w{place}", None, "x", "y", False, True) for place in range(better)]
+    lost = [ChangedAnswer("", f"l{place}", None, "x", "y", True, False) for place in range(worse)]
+    won = [ChangedAnswer("", f"w{place}", None, "x", "y", False, True) for place in range(better)]
     kinds = [answer.kind for answer in shown_answers(lost + won)]
     assert (kinds.count("newly wrong"), kinds.count("newly right")) == shown

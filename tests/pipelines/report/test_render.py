@@ -57,7 +57,7 @@ def hostile(finished: Report) -> Report:
         identity=[(f"name {ATTACK}", f"value {ATTACK}")],
         alarms=[Alarm(**said, completions=replace(finished.files, rows=[[ATTACK] * 3]))],
         best=[completion],
-        changed=[ChangedAnswer(ATTACK, ATTACK, f"reference {ATTACK}", f"policy {ATTACK}", None, True)],
+        changed=[ChangedAnswer("1", ATTACK, ATTACK, f"reference {ATTACK}", f"policy {ATTACK}", None, True)],
         exploit_notes=[ATTACK],
     )
 
