@@ -21,7 +21,7 @@ from grpo_core.exploits import exploits_table, findings
 from grpo_core.health.logged import alarms_so_far
 from grpo_core.params import section_values
 from pipelines.records.provenance import Making
-from pipelines.records.runs import related
+from pipelines.records.runs import VERDICT, related
 from pipelines.tracking import MlflowSink, Status, mlflow_failures, open_run, page_address, provenance_tags, tracking_uri
 
 SAMPLES = 10
@@ -87,6 +87,33 @@ def review_record(making: Making, config: RunConfig) -> Iterator[ProgressCallbac
         sink = _open(making, config, finished_run_key(making.paths))
         sink.log_records({making.noun: making.record()})
         sink.finish("FINISHED")
+
+
+@contextmanager
+def judgement_record(making: Making, config: RunConfig) -> Iterator[ProgressCallback]:
+    """What people and the gate say of the policy, as tags and numbers of the training's MLflow run: candidates compare in its table of runs."""
+    yield lambda progress: None
+    with _clear_errors(making.paths.root):
+        sink = _open(making, config, finished_run_key(making.paths))
+        tags, numbers = judgements(making.noun, making.paths)
+        sink.set_tags(tags)
+        sink.log_summary(numbers, "review" if making.noun == VERDICT else "gate")
+        sink.log_records({making.noun: making.record()})
+        sink.finish("FINISHED")
+
+
+def judgements(noun: str, paths: Paths) -> tuple[dict[str, str], dict[str, float]]:
+    """Tags and numbers of the verdict, or of the promotion report."""
+    if noun == VERDICT:
+        verdict = json.loads(paths.blind_review_verdict.read_text(encoding="utf-8"))
+        ends = verdict.get("win_rate", {})
+        known = {f"win_rate{'' if name == 'estimate' else f'_{name}'}": ends[name] for name in ("estimate", "low", "high") if ends.get(name) is not None}
+        return {"grpo.verdict": f"{verdict['status']}: {verdict['summary']}"}, {**known, "num_votes": verdict["num_votes"]}
+    report = json.loads(paths.promotion_report.read_text(encoding="utf-8"))
+    tags = {f"grpo.gate.{one['name']}": {True: "holds", False: "fails", None: "waits"}[one["passed"]] + f": {one['summary']}" for one in report["conditions"]}
+    better = next(one["numbers"] for one in report["conditions"] if one["name"] == "better")
+    known = {name: better[name] for name in ("difference", "low", "high") if better.get(name) is not None}
+    return {"grpo.promotion": f"{report['status']}: {report['summary']}", **tags}, {**known, "number": report["number"]}
 
 
 def log_training(sink: MlflowSink, making: Making, config: RunConfig) -> None:

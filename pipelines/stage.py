@@ -153,7 +153,7 @@ def check_contracts(noun: str, paths: Paths) -> None:
 @contextmanager
 def tracked(making: Making, config: RunConfig, work: Path | None = None) -> Iterator[ProgressCallback]:
     """Tells MLflow what the stages that have a part in a run did; the others have no run to tell it of yet."""
-    from pipelines.run_record import evaluation_record, review_record, training_record
+    from pipelines.run_record import evaluation_record, judgement_record, review_record, training_record
 
     record: AbstractContextManager[ProgressCallback]
     if making.noun == "grpo_checkpoint" and work is not None:
@@ -162,6 +162,8 @@ def tracked(making: Making, config: RunConfig, work: Path | None = None) -> Iter
         record = evaluation_record(making, config)
     elif making.noun == "blind_review_set":
         record = review_record(making, config)
+    elif making.noun in ("blind_review_verdict", "promotion_report"):
+        record = judgement_record(making, config)
     else:
         record = nullcontext(_ignore)
     with record as track:

@@ -85,12 +85,17 @@ class MlflowSink:
         self.sent.update({(p.key, p.step): p.value for p in missing})
         return len(missing)
 
-    def log_summary(self, summary: Mapping[str, object]) -> None:
-        """Held-out numbers as `eval/heldout/<key>`; a changed number is a new point, whose step counts the evaluations."""
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Tags of the run, cut to what MLflow takes."""
+        for key, value in tags.items():
+            self.client.set_tag(self.run_id, key, value[:MAX_PARAM_LENGTH])
+
+    def log_summary(self, summary: Mapping[str, object], group: str = "heldout") -> None:
+        """Numbers as `eval/<group>/<key>`; a changed number is a new point, whose step counts the evaluations."""
         now = time.time_ns() // 1_000_000
         changed = []
         for name, value in summary.items():
-            key = f"eval/heldout/{valid_name(name)}"
+            key = f"eval/{group}/{valid_name(name)}"
             number = as_number(value)
             if number is None:
                 continue
