@@ -11,7 +11,6 @@ import polars as pl
 from assets.contracts import Expectation, Outcome, Validation, answer_facts, fact, validate
 from assets.page import Chart, Metadata, Progress, ProgressCallback, Table
 from assets.paths import Paths
-from assets.under_review import under_review, withheld_note
 from grpo_core.config import HeldoutEvalConfig, RunConfig
 
 MODELS = ("reference", "policy")
@@ -138,6 +137,7 @@ def misstated(frame: pl.DataFrame, summary: dict[str, Any]) -> pl.DataFrame:
 def describe(paths: Paths) -> Metadata:
     """Accuracies with intervals as a picture, the numbers, and answers side by side, but for those that people judge blind."""
     from assets.charts import accuracy_bars
+    from assets.under_review import under_review, withheld_note
 
     summary, completions = json.loads(paths.heldout_summary.read_text()), pl.read_parquet(paths.heldout_completions)
     greedy = completions.filter(pl.col("decoding") == "greedy")

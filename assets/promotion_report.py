@@ -15,7 +15,6 @@ from assets.champion import WEIGHTS, champion_of
 from assets.looks import known_number, number_of
 from assets.page import Chart, Metadata, Progress, ProgressCallback, Table, Value
 from assets.paths import Paths
-from assets.under_review import under_review, withheld_note
 from grpo_core import gate
 from grpo_core.checkpoint import MANIFEST, file_sha256, write_text
 from grpo_core.config import RunConfig
@@ -144,6 +143,7 @@ def _rounded(value: Any) -> Any:
 def describe(paths: Paths) -> Metadata:
     """The proposal: every condition, both runs' curves, how often held-out prompts were looked at, and answers to read."""
     from assets.proposal_chart import proposal_chart
+    from assets.under_review import withheld_note
 
     report = json.loads(paths.promotion_report.read_bytes())
     state = {True: "holds", False: "fails", None: "waits"}
@@ -166,6 +166,8 @@ def describe(paths: Paths) -> Metadata:
 
 def to_read(paths: Paths, against: str) -> tuple[pl.DataFrame, int]:
     """Ten held-out prompts that the policy answers otherwise, what got worse first, and how many prompts are withheld as people judge them."""
+    from assets.under_review import under_review
+
     prompts, heldout = pl.read_parquet(paths.prompts), pl.read_parquet(paths.heldout_completions)
     hidden = under_review(paths, prompts, heldout)
     greedy = pl.concat([heldout, pl.read_parquet(paths.champion_completions)], how="diagonal").filter(pl.col("decoding") == "greedy")

@@ -14,7 +14,8 @@ from pipelines.graph import LOOP, LOOP_STAGE, RUN_CONFIG
 from pipelines.params import ROOT
 
 PACKAGES = ("assets", "grpo_core", "pipelines")
-PAGE_ONLY = frozenset(f"assets.{name}" for name in ("page", "charts", "canvas", "comparison_chart", "preference_chart", "histograms", "lineage"))
+DRAWN_WITH = ("page", "charts", "canvas", "comparison_chart", "preference_chart", "proposal_chart", "histograms", "lineage", "under_review")
+PAGE_ONLY = frozenset(f"assets.{name}" for name in DRAWN_WITH)
 """Modules that only draw a noun's page: a nicer chart must not train a model again."""
 REGISTRY, SANDBOX = "grpo_core.rewards.registry", "grpo_core.sandbox"
 """Who imports the first calls built-in reward functions, which it imports by name; those that need the second run modules of it as text."""
