@@ -113,7 +113,7 @@ def test_objects_that_only_an_earlier_run_used_go_and_the_rest_stays(root: Path)
 def test_the_plan_says_which_outputs_of_which_run_are_lost(root: Path) -> None:
     first, current = run_keys(root)
     losses = {loss.noun: loss for loss in make_plan(root).losses}
-    assert set(losses) == {"run_config", "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict", "champion_eval", "comparison_report"}
+    assert set(losses) == {"run_config", "grpo_checkpoint", "heldout_eval", "blind_review_set", "blind_review_verdict", "promotion_report", "comparison_report"}
     assert losses["grpo_checkpoint"].run_key == losses["heldout_eval"].run_key == first
     assert POLICY in losses["grpo_checkpoint"].outputs and "data/rewards/default/rewards.parquet" in losses["grpo_checkpoint"].outputs
     assert losses["heldout_eval"].outputs == ("data/heldout_eval/default/completions.parquet",)
@@ -180,7 +180,7 @@ def test_a_run_with_an_alias_in_mlflow_is_kept(root: Path) -> None:
     assert [item.folder for item in make_plan(root).superseded] == [folder]
     name_in_mlflow(root, first, with_records=True)
     plan = make_plan(root)
-    assert {loss.noun for loss in plan.losses} == {"comparison_report", "champion_eval"}, "what was compared then is no part of the run"
+    assert {loss.noun for loss in plan.losses} == {"comparison_report", "promotion_report"}, "what was compared then is no part of the run"
     assert len(plan.objects) == 2 and plan.superseded == []
     assert [item.folder.name for item in plan.needed] == ["step-000010"]
 

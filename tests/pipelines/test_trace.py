@@ -178,6 +178,21 @@ def test_a_prompt_has_every_completion_that_was_sampled_for_it(made: Path, train
     assert found.select == found.heldout == []
 
 
+@pytest.fixture
+def nobody_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No prompt is under blind review."""
+    monkeypatch.setattr("pipelines.lineage.prompt_trace.under_review", lambda *given: frozenset())
+
+
+def test_held_out_answers_that_people_judge_blind_are_withheld(made: Path) -> None:
+    name = pl.read_parquet(Paths(made).prompts).filter(pl.col("split") == "heldout")["prompt_id"][0]
+    found = trace_prompt(made, name, run_of(made, "default"))
+    assert (found.heldout, found.withheld) == ([], ["default"])
+    shown = grpo(made, "trace", "--prompt", name).stdout
+    assert "Withheld: people judge held-out answers to this prompt blind (default" in " ".join(shown.split())
+
+
+@pytest.mark.usefixtures("nobody_judges")
 @pytest.mark.parametrize(("split", "kind", "rows"), [("select", "select", 3), ("heldout", "heldout", 6)])
 def test_a_prompt_that_is_never_trained_on_has_the_answers_of_evaluations(made: Path, split: str, kind: str, rows: int) -> None:
     name = pl.read_parquet(Paths(made).prompts).filter(pl.col("split") == split)["prompt_id"][0]
@@ -242,6 +257,7 @@ def retrained(root: Path) -> tuple[str, str]:
     return earlier, run_of(root, "default").run_key
 
 
+@pytest.mark.usefixtures("nobody_judges")
 def test_completions_of_runs_that_are_no_longer_in_the_workspace_are_found_by_their_record(spoilt: Path, trained_on: str) -> None:
     before = trace_prompt(spoilt, trained_on)
     earlier, later = retrained(spoilt)
