@@ -99,7 +99,7 @@ def judge(paths: Paths, config: RunConfig, champion: Mapping[str, Any], number: 
 
 
 def _of_another_champion(found: Condition, wanted: str) -> Condition:
-    said = f"this experiment is to be measured against the champion {wanted[:12]}, which is no longer the champion: refill it (`grpo candidate`)"
+    said = f"this experiment is to be measured against the champion {wanted[:12]}, which is not the champion now: set promotion.champion anew, then `dvc repro`"
     return Condition(found.name, False, said, dict(found.numbers))
 
 

@@ -47,8 +47,8 @@ class Target:
         return tuple(LOOP) if self.stage == LOOP_STAGE else (self.stage,)
 
     def outs_of(self, asset: str) -> tuple[str, ...]:
-        """The outputs whose hashes are the asset's data version."""
-        return tuple(path for path in self.outs if noun_of(path) == asset)
+        """The outputs whose hashes are the asset's data version: what DVC keeps of it, or, of one that is a metric alone, the metric."""
+        return tuple(path for path in self.outs if noun_of(path) == asset) or tuple(path for path in self.metrics if noun_of(path) == asset)
 
     def contract_of(self, asset: str) -> str | None:
         """The file with the outcome of the asset's contract, if it has one."""

@@ -60,7 +60,9 @@ def _report(instance: dg.DagsterInstance, root: Path, graph: Graph, target: Targ
     of_all = [dg.AssetKey(parent) for parent in inputs if is_of_all(graph, target, parent)]
     if of_all and changed_data(root, target.name):
         pointers |= {get_input_event_pointer_tag(parent): BEFORE_ALL for parent in of_all}
-    passing = {get_input_data_version_tag(parent) for parent in of_all}
+    # Of what is read in part the other part's version is that of now, which says nothing of this result.
+    in_part = [dg.AssetKey(parent) for parent in inputs if not is_of_all(graph, target, parent) and is_read_in_part(graph, target, parent, entry)]
+    passing = {get_input_data_version_tag(parent) for parent in (*of_all, *in_part)}
     telling = {name: value for name, value in tags.items() if name not in passing} | {name: pointers[name] for name in map(get_input_event_pointer_tag, of_all)}
     if all(known.get(name) == value for name, value in telling.items()):
         return False
@@ -83,12 +85,19 @@ def input_versions(graph: Graph, target: Target, asset: str, lock: Mapping[str, 
             made = sorted((other for other in graph.targets_of(graph.stage_of(parent)) if other.name in lock), key=lambda other: other.name)
             version = "".join(lock[other.name].data_version(other, parent) for other in made)
         else:
-            paths = graph.target(graph.stage_of(parent), target.experiment).outs_of(parent)
-            version = "+".join(hashes[path] for path in paths if path in hashes)
+            maker = graph.target(graph.stage_of(parent), target.experiment)
+            # Of a parent with several outputs some may not be read: those are as they are now.
+            known = {**(lock[maker.name].outs if maker.name in lock else {}), **hashes}
+            version = "+".join(known[path] for path in maker.outs_of(parent) if path in known)
         # Dagster hashes the versions of another step's partitions, in case there are many.
         hashed = graph.is_partitioned(parent) and parent not in target.assets
         versions[parent] = hashlib.sha256(version.encode()).hexdigest() if hashed else version
     return versions
+
+
+def is_read_in_part(graph: Graph, target: Target, parent: str, entry: Entry) -> bool:
+    """Whether some output of the parent is none of what the target reads (or makes itself)."""
+    return not set(graph.target(graph.stage_of(parent), target.experiment).outs_of(parent)) <= {*entry.deps, *entry.outs}
 
 
 def is_of_all(graph: Graph, target: Target, parent: str) -> bool:

@@ -173,4 +173,6 @@ def test_only_a_check_that_is_no_failure_is_a_warning() -> None:
 
     assert warning_text(evaluation("in_sync", False)) == "   warning: rewards is not in_sync: grpo.beta changed from 0.01 to 0.7"
     assert warning_text(evaluation("in_sync", True)) is None
+    waits = dg.AssetCheckEvaluation(dg.AssetKey("promotion_report"), "blind_verdict", False, description="default: nobody has judged yet")
+    assert warning_text(waits) == "   gate, blind_verdict: default: nobody has judged yet"
     assert warning_text(evaluation("contract", False)) is None
