@@ -8,7 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from assets.champion import WEIGHTS
 from assets.contracts import Expectation, Outcome, Validation, answer_facts, fact, validate
+from assets.looks import number_of
 from assets.page import Chart, Metadata, Progress, ProgressCallback, Table
 from assets.paths import Paths
 from grpo_core.config import HeldoutEvalConfig, RunConfig
@@ -18,7 +20,7 @@ KEYS = ("model", "prompt_id", "decoding", "sample_index")
 
 
 def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> None:
-    """Let both models answer greedily and at temperature, and write every answer and the summary."""
+    """Let both models answer greedily and at temperature, and write every answer and the summary. From then on the policy counts as looked at."""
     from grpo_core.checkpoint import read_manifest, write_text
     from grpo_core.evaluation import evaluate, evaluation_prompts, kl_to_reference, summarise
     from grpo_core.models import freeze, load_model
@@ -56,6 +58,7 @@ def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> N
     summary = summarise(rows, MODELS, settings) | {"kl_token_mean": kl[0], "kl_sequence_sum": kl[1]}
     write_table(paths.heldout_completions, rows)
     write_text(paths.heldout_summary, json.dumps(summary, indent=2) + "\n")
+    number_of(paths, read_manifest(paths.grpo_checkpoint)["files"][WEIGHTS], experiment=paths.experiment)
 
 
 def contract(paths: Paths) -> list[Expectation]:

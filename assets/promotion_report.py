@@ -30,7 +30,7 @@ DIGITS = 6
 
 
 def produce(paths: Paths, config: RunConfig, on_progress: ProgressCallback) -> None:
-    """Count the look at this policy, then write the report."""
+    """Write the report. The look at this policy is counted here as well: DVC may have restored its evaluation without running it."""
     number_of(paths, _weights(paths.grpo_checkpoint), experiment=paths.experiment)
     report = make_report(paths, config)
     write_text(paths.promotion_report, json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

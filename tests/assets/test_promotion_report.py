@@ -10,7 +10,7 @@ import pytest
 
 from assets import blind_review_verdict, champion_eval, promotion_report
 from assets.champion import champion_of
-from assets.looks import number_of
+from assets.looks import number_of, read_looks
 from assets.page import Chart, Table
 from assets.paths import Paths
 from assets.promotion_report import make_report
@@ -77,7 +77,16 @@ def test_a_policy_that_is_better_and_well_passes_and_waits_for_people_where_they
     assert (worse["status"], worse["summary"]) == ("failed", "failed: better")
 
 
+def test_an_evaluation_is_a_look_whether_a_report_follows_or_not(spoilt: Paths) -> None:
+    weights = json.loads((spoilt.grpo_checkpoint / "manifest.json").read_text())["files"]["model.safetensors"]
+    assert [look["weights_sha256"] for look in read_looks(spoilt.looks)] == [weights], "the lifecycle's own"
+    spoilt.looks.unlink()
+    made(spoilt)
+    assert [look["weights_sha256"] for look in read_looks(spoilt.looks)] == [weights], "an evaluation that was restored is counted by the report"
+
+
 def test_a_candidate_that_comes_later_must_show_more(spoilt: Paths) -> None:
+    spoilt.looks.unlink()
     for number in range(4):
         number_of(spoilt, f"{number}" * 64)
     report = made(spoilt)
