@@ -22,6 +22,7 @@ from grpo_core.config import (
     HealthConfig,
     HeldoutEvalConfig,
     ModelConfig,
+    PromotionConfig,
     PromptsConfig,
     RolloutConfig,
     RunConfig,
@@ -42,6 +43,7 @@ CLASSES: dict[str, Any] = {
     "health": HealthConfig,
     "heldout_eval": HeldoutEvalConfig,
     "blind_review_set": BlindReviewConfig,
+    "promotion": PromotionConfig,
 }
 FIELDS = [(section, f.name, get_type_hints(cls)[f.name]) for section, cls in CLASSES.items() for f in fields(cls)]
 IDS = [f"{section}.{name}" for section, name, _ in FIELDS]

@@ -138,7 +138,7 @@ TWO = "grpo: {steps: 7}\nexperiments:\n  default: {}\n  other:\n    rollout: {te
 
 
 def test_each_experiment_has_its_sections_and_all_share_three(tmp_path: Path) -> None:
-    own = ["rollout", "rewards", "reward_options", "scoring", "grpo", "health", "heldout_eval", "blind_review_set"]
+    own = ["rollout", "rewards", "reward_options", "scoring", "grpo", "health", "heldout_eval", "blind_review_set", "promotion"]
     expected = ["model.json", "prompts.json", "sft.json", *(f"{name}/{section}.json" for name in ("default", "other") for section in own)]
     assert list(section_files(write(tmp_path, TWO))) == expected
 

@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.filterwarnings(THIRD_PARTY_WARNINGS[0])
 def test_what_dvc_yaml_says_of_a_stage_is_what_dvc_resolves(made: Path) -> None:
     graph = load_graph(made)
-    assert len(graph.targets) == len(SHARED) + 4 * 2
+    assert len(graph.targets) == len(SHARED) + 6 * 2
     for target in graph.targets:
         files = stage_files(made, target.stage, target.experiment or "default")
         assert (files.deps, set(files.outs), set(files.metrics)) == (target.data, set(target.outs), set(target.metrics)), target.name

@@ -16,7 +16,7 @@ from pipelines.params import ROOT
 from pipelines.records.dvc_cache import cache_folder, cached_listing, object_path
 from pipelines.records.files import UNKNOWN, Record, write_record
 from pipelines.records.recorded_runs import complete_run_id
-from pipelines.records.runs import Run, RunError, find_run, related
+from pipelines.records.runs import GATE, Run, RunError, find_run, related
 from pipelines.stage import NOUNS
 from pipelines.tracking import open_run
 from tests.pipelines.toy_project import NUMBERS, dvc, edit, make_project
@@ -24,8 +24,8 @@ from tests.pipelines.toy_project import NUMBERS, dvc, edit, make_project
 POLICY = "data/grpo_checkpoint/default"
 ROLLOUTS = "data/rollout_batches/default/rollouts.parquet"
 SUMMARY = "data/heldout_eval/default/summary.json"
-OF_A_RUN = tuple(noun for noun in NOUNS if noun != "comparison_report")
-"""What one run is made of: the comparison is of all experiments."""
+OF_A_RUN = tuple(noun for noun in NOUNS if noun not in ("comparison_report", *GATE))
+"""What one run is made of: the comparison is of all experiments, the gate of the champion of the day."""
 
 
 @pytest.fixture(scope="module")
