@@ -10,9 +10,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from assets.chained import read
 from click.testing import CliRunner
 
+from assets.chained import read
 from assets.paths import Paths
 from grpo_core.checkpoint import MANIFEST, file_sha256, read_manifest
 from pipelines import champion
